@@ -1,0 +1,1 @@
+"""The build matrix: ``matrix.toml`` → checked file → accepted and rejected cells."""
