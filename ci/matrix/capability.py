@@ -95,13 +95,13 @@ class Capability:
 def parse_list(text: str) -> tuple[Capability, ...]:
     """Read ``8.0;9.0a`` (or with commas, or spaces) into an ascending tuple.
 
-    :class:`ConfigError` names every entry that is unknown or there twice, or says that the list is
-    empty: an empty list would let the GPU of the build machine decide.
+    :class:`ConfigError` names every entry that is unknown, there twice or in conflict with another,
+    or says that the list is empty: an empty list would let the GPU of the build machine decide.
     """
     entries = [entry for entry in _SEPARATORS.split(text) if entry]
     problems = [reason for entry in entries if (reason := unknown_reason(entry)) is not None]
     known = [Capability.parse(entry) for entry in entries if unknown_reason(entry) is None]
-    problems += duplicate_reasons(known)
+    problems += conflict_reasons(known)
     if not entries:
         problems.append("the list has no capability")
     if problems:
@@ -124,15 +124,25 @@ def gencode(capabilities: Iterable[Capability]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for item in capabilities for value in item.gencode()))
 
 
-def duplicate_reasons(capabilities: Sequence[Capability]) -> list[str]:
-    """One reason per capability that is declared more than once, with or without ``+PTX``."""
+def conflict_reasons(capabilities: Sequence[Capability]) -> list[str]:
+    """Why these cannot stand in one list: one twice (with or without ``+PTX``), or 10.0 with 10.0f.
+
+    Plain and ``a`` of one number are two builds and may both be there. Plain and ``f`` are refused
+    by nvcc 13.0 to 13.5: "The same GPU code (`sm_100f`) generated for non family-specific and
+    family-specific GPU arch".
+    """
     by_name: dict[str, list[str]] = {}
     for capability in capabilities:
         by_name.setdefault(capability.name, []).append(str(capability))
-    return [
+    twice = [
         f"{name} is there {len(written)} times ({', '.join(written)}): write it once"
         for name, written in by_name.items()
         if len(written) > 1
+    ]
+    return twice + [
+        f"{name} and {name}f exclude each other, nvcc refuses them together: write one of them"
+        for name in by_name
+        if f"{name}f" in by_name
     ]
 
 

@@ -49,9 +49,10 @@ def parse(text: str, name: str = "matrix.toml") -> MatrixFile:
             cause="a bracket, a quote or a comma is missing near that place",
             next_step="mend it, then run `python -m ci matrix`",
         ) from error
-    problems = (*shape_problems(data), *rules.rule_problems(data))
-    if problems:
-        raise _all_problems(text, name, problems)
+    shape = shape_problems(data)
+    values = rules.rule_problems(data, shape)
+    if shape or values:
+        raise _all_problems(text, name, (*shape, *values))
     return _build(data)
 
 

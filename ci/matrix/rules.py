@@ -7,7 +7,7 @@ and yields what it finds. So one run shows all that is wrong.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -16,7 +16,7 @@ from ci.matrix.capability import (
     Capability,
     check,
     check_all,
-    duplicate_reasons,
+    conflict_reasons,
     unknown_reason,
 )
 from ci.matrix.model import DEFAULT_SET, Match, cuda_label
@@ -30,22 +30,40 @@ _CUDA_IN_IMAGE = re.compile(r"cuda([0-9]+\.[0-9]+)")
 _CUDA_IN_INDEX = re.compile(r"/(cu[0-9]+)/")
 _PYTHON = re.compile(r"3\.(0|[1-9][0-9]*)")
 
+_AXES = {"cuda": "CUDA", "pythons": "Python", "sets": "set"}
+"""Key of each axis, in the file, its excludes and tiers; and the word for one of its values."""
+
 Raw = Mapping[str, object]
 Place = tuple[str | int, ...]
 
 
-def rule_problems(data: Raw) -> tuple[Problem, ...]:
-    """Everything wrong with the values; the shape is judged by :mod:`ci.matrix.schema`."""
+def rule_problems(data: Raw, shape: Sequence[Problem] = ()) -> tuple[Problem, ...]:
+    """Everything wrong with the values, but not with the shape.
+
+    What an exclude or a tier selects is judged only where the axes, and the entry itself, have no
+    problem yet (``shape`` has those of the shape): else one mistake would be told many times.
+    """
     found = [
         *_python_problems(data),
         *_paddle_problems(data),
         *_cuda_problems(data),
         *_set_problems(data),
-        *_name_problems(data),
     ]
-    if found or not _combinations(data):
+    unsure = {_axis_of(problem.path) for problem in (*shape, *found)} - {""}
+    found += _name_problems(data, unsure)
+    if unsure or not _combinations(data):
         return tuple(found)
-    return (*_exclude_problems(data), *_tier_problems(data))
+    broken = {problem.path[:2] for problem in (*shape, *found)}
+    selections = (*_exclude_problems(data), *_tier_problems(data))
+    return (*found, *(problem for problem in selections if problem.path not in broken))
+
+
+def _axis_of(path: Place) -> str:
+    """The axis whose values are uncertain through a problem there; "" for none."""
+    axis = str(path[0]) if path else ""
+    if axis == "cuda" and len(path) > 2 and path[2] != "version":
+        return ""  # the version itself is good
+    return axis if axis in _AXES else ""
 
 
 # -- reading raw values ----------------------------------------------------------------------------
@@ -143,7 +161,7 @@ def _capability_problems(place: Place, owner: Raw, key: str) -> Iterator[Problem
     for index, value in texts(owner, key):
         if (reason := unknown_reason(value)) is not None:
             yield Problem((*place, index), reason)
-    for reason in duplicate_reasons(known_capabilities(owner, key)):
+    for reason in conflict_reasons(known_capabilities(owner, key)):
         yield Problem(place, reason)
 
 
@@ -179,10 +197,12 @@ def _label_problems(index: int, entry: Raw, version: str) -> Iterator[Problem]:
 
 
 def _set_problems(data: Raw) -> Iterator[Problem]:
-    versions = [version for version in _values(data, "cuda") if version in TOOLKITS]
+    versions = _values(data, "cuda")
     sets = table(data, "sets")
     for name in sets:
         yield from _capability_problems(("sets", name), sets, name)
+        if not all(version in TOOLKITS for version in versions):
+            continue  # reported by _support_problems
         reasons = [check_all(known_capabilities(sets, name), version) for version in versions]
         if reasons and all(reasons):
             yield Problem(("sets", name), f"no CUDA of the file can compile it: {reasons[-1]}")
@@ -209,15 +229,19 @@ def _choices(data: Raw) -> list[tuple[Place, Raw]]:
     return excludes + [(("tiers", name), table(tiers, name)) for name in tiers]
 
 
-def _name_problems(data: Raw) -> Iterator[Problem]:
-    words = {"cuda": "CUDA", "pythons": "Python", "sets": "set"}
-    for place, choice in _choices(data):
-        for axis, word in words.items():
-            known = _values(data, axis)
-            for index, value in texts(choice, axis):
-                if value not in known:
-                    reason = f"unknown {word} {value!r}; {suggest(value, known)}"
-                    yield Problem((*place, axis, index), reason)
+def _name_problems(data: Raw, unsure: set[str]) -> list[Problem]:
+    """Values that an exclude or a tier names but no axis has, on the axes that are sure."""
+    known = {axis: _values(data, axis) for axis in _AXES if axis not in unsure}
+    return [
+        Problem(
+            (*place, axis, index),
+            f"unknown {_AXES[axis]} {value!r}; {suggest(value, known[axis])}",
+        )
+        for place, choice in _choices(data)
+        for axis in known
+        for index, value in texts(choice, axis)
+        if value not in known[axis]
+    ]
 
 
 def _combinations(data: Raw) -> list[tuple[str, str, str]]:
@@ -240,7 +264,8 @@ def _exclude_problems(data: Raw) -> Iterator[Problem]:
 
 
 def _tier_problems(data: Raw) -> Iterator[Problem]:
-    excludes = [read_match(entry) for _, entry in tables(data, "exclude")]
+    matches = [read_match(entry) for _, entry in tables(data, "exclude")]
+    excludes = [match for match in matches if match != Match()]
     sets, tiers = table(data, "sets"), table(data, "tiers")
     buildable = [
         (cuda, python, name)

@@ -28,7 +28,8 @@ class Problem:
 def shape_problems(data: Mapping[str, object]) -> tuple[Problem, ...]:
     """Unknown and missing keys, wrong types, values of a wrong form; empty if there are none."""
     validator = Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
-    return tuple(problem for error in validator.iter_errors(data) for problem in _in_words(error))
+    found = (problem for error in validator.iter_errors(data) for problem in _in_words(error))
+    return tuple(dict.fromkeys(found))  # one error per missing key lists all missing keys
 
 
 def _in_words(error: ValidationError) -> Iterator[Problem]:
@@ -75,7 +76,4 @@ def _missing(key: str) -> str:
 
 
 def _wrong_type(instance: object, wanted: str) -> str:
-    text = f"must be {_TYPE_NAMES[wanted]}, not {instance!r}"
-    if wanted == "string" and isinstance(instance, (int, float)):
-        text += f'; write "{instance}"'
-    return text
+    return f"must be {_TYPE_NAMES[wanted]}, not {instance!r}"
