@@ -1,4 +1,4 @@
-"""The table against the tools themselves: each nvcc and ptxas on this machine says what it knows.
+"""The table against the tools: what each nvcc and ptxas here says, and what others said once.
 
 ``CAPABILITY_TOOLS`` may name more of them, separated by ``:``, such as the ptxas of the
 ``nvidia-cuda-nvcc`` packages of other releases.
@@ -18,6 +18,7 @@ from ci.matrix.capability import Capability, check, conflict_reasons, gencode
 from ci.matrix.toolkits import RENAMED, TOOLKITS, Toolkit
 
 RELEASE = re.compile(r"release ([0-9]+\.[0-9]+)")
+RECORDED = Path(__file__).with_name("ptxas_gpu_names.txt")
 GPU_NAME = re.compile(r"'sm_([0-9]+)([0-9])([af]?)'")
 
 
@@ -105,6 +106,17 @@ def test_conflicts_in_a_list_are_those_of_nvcc(first: str, second: str, tmp_path
         pytest.skip(f"CUDA {release[1]} lacks {first} or {second}")
     status, log = dry_run(gencode(capabilities), source)
     assert (status == 0) == (not conflict_reasons(capabilities)), log[-2000:]
+
+
+def test_every_row_is_what_ptxas_of_that_release_said() -> None:
+    said: dict[str, set[str]] = {}
+    for line in RECORDED.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            build, *names = line.split()
+            quoted = " ".join(f"'{name}'" for name in names)
+            release = build.rpartition(".")[0]
+            said[release] = {f"{a}.{b}{letter}" for a, b, letter in GPU_NAME.findall(quoted)}
+    assert said == {cuda: set(row.names) for cuda, row in TOOLKITS.items()}
 
 
 def test_names_come_in_ascending_order_with_their_targets() -> None:
