@@ -128,8 +128,8 @@ def conflict_reasons(capabilities: Sequence[Capability]) -> list[str]:
     """Why these cannot stand in one list: one twice (with or without ``+PTX``), or 10.0 with 10.0f.
 
     Plain and ``a`` of one number are two builds and may both be there. Plain and ``f`` are refused
-    by nvcc (seen with 13.0, 13.2, 13.5): "The same GPU code (`sm_100f`) generated for non family-specific and
-    family-specific GPU arch".
+    by nvcc (seen with 13.0, 13.2 and 13.5): "The same GPU code (`sm_100f`) generated for non
+    family-specific and family-specific GPU arch".
     """
     by_name: dict[str, list[str]] = {}
     for capability in capabilities:
