@@ -1,0 +1,171 @@
+"""From requirements to a lock with hashes.
+
+The committed locks (``locks/*.txt``, written by ``python -m ci lock``) hold every version that the
+farm's environments may use, for all Pythons at once. The lock of one environment is the part of it
+that its requirements need; what a committed lock does not name (a library that is being tried) is
+resolved and hashed on the spot. No lock holds an index address.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from ci.errors import ConfigError, FindingError, InfrastructureError
+from ci.proc import Command, run
+from ci.registry import build_utils
+
+LOCKS = Path(__file__).resolve().parent / "locks"
+OLDEST_PYTHON = "3.10"
+# What a build environment always holds: the front end, and what PEP 517 back ends expect beside it.
+BUILD_BASE = ("pip>=24.2", "setuptools>=77", "wheel>=0.45", "packaging>=24.2")
+# What an import suite needs beside the wheel itself.
+IMPORT_BASE = ("numpy>=1.26", "packaging>=24.2", "pytest>=8.3")
+_HASH_LINE = re.compile(r"^# requirements: (\w+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock's text, and the pins it holds (canonical name to version)."""
+
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """Canonical project name to the version that is locked."""
+        found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", self.text, re.MULTILINE)
+        return {canonicalize_name(name): version for name, version in found}
+
+    def pinned(self, requirements: Iterable[str]) -> tuple[str, ...]:
+        """``requirements`` as ``name==version``: what of this lock a build really names."""
+        names = sorted({canonicalize_name(Requirement(text).name) for text in requirements})
+        return tuple(f"{name}=={self.pins[name]}" for name in names if name in self.pins)
+
+
+def universe(name: str, paddle_cpu: Sequence[str]) -> tuple[str, ...]:
+    """Every requirement that the committed lock ``name`` (``build`` or ``import``) must cover."""
+    target = build_utils.Target("13.0", "3.12", ("9.0",))
+    libraries = build_utils.get_libs("templates")
+    if name == "build":
+        declared = [
+            text
+            for library in build_utils.all_libs()
+            for text in build_utils.requirements(library.build_requires, target)
+        ]
+        base: tuple[str, ...] = BUILD_BASE
+    else:
+        declared = [
+            text
+            for library in libraries
+            for text in build_utils.requirements(library.run_requires, target)
+        ]
+        base = (*IMPORT_BASE, *paddle_cpu)
+    public = [text for text in declared if _on_public_index(text)]
+    return tuple(sorted({*base, *public}))
+
+
+def _on_public_index(requirement: str) -> bool:
+    """GPU builds of Paddle, and what Paddle repackages, come from Paddle's own index alone."""
+    return not canonicalize_name(Requirement(requirement).name).startswith("paddle-nvidia")
+
+
+def committed(name: str) -> Path:
+    """The committed lock file."""
+    return LOCKS / f"{name}.txt"
+
+
+def write_lock(name: str, paddle_cpu: Sequence[str]) -> Path:
+    """Write a committed lock anew from its requirements, for every Python at once."""
+    wanted = universe(name, paddle_cpu)
+    text = _compile(wanted, ("--universal", "--python-version", OLDEST_PYTHON), None)
+    header = (
+        f"# Written by `python -m ci lock`; do not edit.\n# requirements: {_fingerprint(wanted)}\n"
+    )
+    path = committed(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(header + text, "utf-8")
+    return path
+
+
+def check_lock(name: str, paddle_cpu: Sequence[str]) -> None:
+    """Raise :class:`~ci.errors.FindingError` when a committed lock is not that of the declarations."""
+    path = committed(name)
+    wanted = _fingerprint(universe(name, paddle_cpu))
+    found = _HASH_LINE.search(path.read_text("utf-8")) if path.exists() else None
+    if found is None or found.group(1) != wanted:
+        raise FindingError(
+            f"the lock {path.name} is stale",
+            cause="requirements of a library or of the farm's environments changed",
+            next_step="python -m ci lock",
+        )
+
+
+def _fingerprint(requirements: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(requirements)).encode()).hexdigest()[:16]
+
+
+def lock_for(requirements: Sequence[str], python: str, name: str) -> Lock:
+    """The lock of one environment: ``requirements`` for ``python`` (``3.12``), versions as committed.
+
+    Raises :class:`~ci.errors.ConfigError` when the requirements cannot be met together, and
+    :class:`~ci.errors.InfrastructureError` when the index cannot be reached.
+    """
+    for text in requirements:
+        _valid(text)
+    return Lock(_compile(sorted(set(requirements)), ("--python-version", python), committed(name)))
+
+
+def _valid(text: str) -> None:
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        raise ConfigError(
+            f"not a requirement: {text!r}",
+            cause=str(error),
+            next_step="write it as PEP 508 says, such as 'pybind11>=2.13,<3'",
+        ) from error
+
+
+def _compile(requirements: Sequence[str], options: Sequence[str], constraint: Path | None) -> str:
+    with tempfile.TemporaryDirectory() as scratch:
+        wanted, output = Path(scratch, "wanted.in"), Path(scratch, "lock.txt")
+        wanted.write_text("\n".join(requirements) + "\n", "utf-8")
+        constraints = ("--constraint", str(constraint)) if constraint else ()
+        done = run(
+            Command(
+                (
+                    sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--generate-hashes",
+                    "--no-header", "--no-annotate", "--no-emit-index-url", *options, *constraints,
+                    "--output-file", str(output), str(wanted),
+                ),
+                timeout=900,
+            )
+        )  # fmt: skip
+        if done.ok:
+            return output.read_text("utf-8")
+    if "unsatisfiable" in done.output or "No solution found" in done.output:
+        raise ConfigError(
+            "the declared requirements cannot be met together",
+            cause="two libraries, or a library and the farm, ask for versions that exclude each other",
+            next_step="change a declaration, or leave a library out with --libs",
+            details=done.tail(20),
+        )
+    raise InfrastructureError(
+        "the package index did not answer",
+        cause="no network, or the index is down",
+        next_step="try again; behind a mirror set UV_DEFAULT_INDEX",
+        details=done.tail(12),
+    )

@@ -1,0 +1,103 @@
+"""Every error that the farm shows to a user, in one tree.
+
+All of them are here so that one place (``ci/__main__.py``) can turn an error into an exit code, and
+so that an exit code means one thing:
+
+====  =====================================================================
+0     all good
+1     a finding, a failed build of a library, or a failed test
+2     usage or configuration
+3     a tool or a toolchain is missing
+4     infrastructure: network, disk, image pull, a lost GPU
+130   interrupted
+====  =====================================================================
+
+An error says what happened (``message``), the likely cause (``cause``), and what to do next
+(``next_step``, a command where there is one). ``details`` are lines to print below the message, such
+as the tail of a log or all problems of a configuration file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class FarmError(Exception):
+    """Base of every error that a user may see. ``exit_code`` is the status of the process."""
+
+    exit_code = 1
+    kind = "error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        cause: str = "",
+        next_step: str = "",
+        details: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.next_step = next_step
+        self.details = tuple(details)
+
+    def as_dict(self) -> dict[str, object]:
+        """The error as JSON-ready values: what ``--json`` prints."""
+        return {
+            "kind": self.kind,
+            "exit_code": self.exit_code,
+            "message": self.message,
+            "cause": self.cause,
+            "next_step": self.next_step,
+            "details": list(self.details),
+        }
+
+
+class FindingError(FarmError):
+    """A check said no: a wheel gate, a stale generated file, an unaccounted artifact."""
+
+    exit_code = 1
+    kind = "finding"
+
+
+class LibraryBuildError(FarmError):
+    """A library's own build failed, or yielded something else than its declaration says."""
+
+    exit_code = 1
+    kind = "library build"
+
+
+class SuiteError(FarmError):
+    """A test suite failed, ran nothing, or skipped what it cannot justify."""
+
+    exit_code = 1
+    kind = "test suite"
+
+
+class ConfigError(FarmError):
+    """Wrong usage, or a wrong configuration value. ``details`` hold all problems at once."""
+
+    exit_code = 2
+    kind = "configuration"
+
+
+class ToolchainError(FarmError):
+    """A compiler, a Python or another tool that the cell needs is not there."""
+
+    exit_code = 3
+    kind = "toolchain"
+
+
+class InfrastructureError(FarmError):
+    """The surroundings failed: network, package index, disk space. Trying again may help."""
+
+    exit_code = 4
+    kind = "infrastructure"
+
+
+class InterruptedRunError(FarmError):
+    """The user, or a supervisor, asked the run to stop."""
+
+    exit_code = 130
+    kind = "interrupted"

@@ -1,0 +1,177 @@
+"""The one place that starts a process on this host.
+
+A command is a value (:class:`Command`); what came of it is a value (:class:`Completed`). Output goes
+to a log file when one is given, else it is captured. A child runs in its own process group, so that a
+timeout or an interrupt ends the whole tree: SIGTERM, a grace period, SIGKILL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from ci.errors import ToolchainError
+
+GRACE_SECONDS = 10.0
+TAIL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to run. ``env`` is the child's whole environment, ``None`` inherits this one."""
+
+    argv: tuple[str, ...]
+    cwd: Path | None = None
+    env: Mapping[str, str] | None = None
+    timeout: float | None = None
+    label: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The command as a shell would take it, for messages and for reproduction by hand."""
+        return shlex.join(self.argv)
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What came of a command. ``output`` is stdout and stderr in order, or the tail of ``log``."""
+
+    command: Command
+    returncode: int
+    output: str
+    seconds: float
+    log: Path | None = None
+    timed_out: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """True when the process exited with status 0. Nothing in the output can change this."""
+        return self.returncode == 0
+
+    def tail(self, lines: int = 40) -> tuple[str, ...]:
+        """The last ``lines`` lines of the output."""
+        return tuple(self.output.splitlines()[-lines:])
+
+
+@dataclass
+class _Group:
+    """A child and its process group."""
+
+    process: subprocess.Popen[bytes]
+    ended: bool = field(default=False)
+
+    def end(self, grace: float = GRACE_SECONDS) -> None:
+        """SIGTERM to the group, then SIGKILL once ``grace`` seconds have passed."""
+        if self.ended:
+            return
+        self.ended = True
+        _signal_group(self.process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(grace)
+        _signal_group(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _signal_group(pgid: int, number: int) -> None:
+    try:
+        os.killpg(pgid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def run(command: Command, *, log: Path | None = None) -> Completed:
+    """Run ``command`` to its end and return what came of it; a non-zero status is not an error here.
+
+    Raises :class:`~ci.errors.ToolchainError` when the program does not exist or cannot be executed.
+    On ``KeyboardInterrupt`` (or any other exception) the child's process group is ended first.
+    """
+    started = time.monotonic()
+    if log is None:
+        return _run_captured(command, started)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as sink:
+        sink.write(f"$ {command.shown}\n".encode())
+        sink.flush()
+        group = _start(command, sink)
+        timed_out = _wait(group, command.timeout)
+    return Completed(
+        command=command,
+        returncode=group.process.returncode,
+        output=_read_tail(log),
+        seconds=time.monotonic() - started,
+        log=log,
+        timed_out=timed_out,
+    )
+
+
+def _run_captured(command: Command, started: float) -> Completed:
+    group = _start(command, subprocess.PIPE)
+    timed_out = False
+    try:
+        raw, _ = group.process.communicate(timeout=command.timeout)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+        group.end()
+        raw, _ = group.process.communicate()
+    except BaseException:
+        group.end()
+        raise
+    return Completed(
+        command=command,
+        returncode=group.process.returncode,
+        output=raw.decode("utf-8", "replace"),
+        seconds=time.monotonic() - started,
+        timed_out=timed_out,
+    )
+
+
+def _start(command: Command, stdout: int | IO[bytes]) -> _Group:
+    try:
+        process = subprocess.Popen(
+            command.argv,
+            cwd=command.cwd,
+            env=None if command.env is None else dict(command.env),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+        raise ToolchainError(
+            f"cannot start {command.argv[0]!r}: {error.strerror or error}",
+            cause="the program is not installed, or is not on the PATH of this step",
+            next_step=f"check it by hand: {command.shown}",
+        ) from error
+    return _Group(process)
+
+
+def _wait(group: _Group, timeout: float | None) -> bool:
+    try:
+        group.process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        group.end()
+        return True
+    except BaseException:
+        group.end()
+        raise
+    return False
+
+
+def _read_tail(log: Path) -> str:
+    size = log.stat().st_size
+    with log.open("rb") as source:
+        source.seek(max(0, size - TAIL_BYTES))
+        return source.read().decode("utf-8", "replace")
+
+
+def scrubbed(base: Mapping[str, str], keep: Sequence[str], **extra: str) -> dict[str, str]:
+    """``base`` reduced to the names in ``keep``, plus ``extra``: an environment that says nothing else."""
+    return {name: base[name] for name in keep if name in base} | extra

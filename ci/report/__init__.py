@@ -1,0 +1,3 @@
+"""What a run did, and how it is shown: one model, several renderings."""
+
+from __future__ import annotations

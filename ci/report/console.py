@@ -1,0 +1,157 @@
+"""The report on a console: tables on a terminal, the same tables without colour in a log.
+
+Results go to stdout, progress and errors to stderr (:mod:`ci.report.progress`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ci.errors import FarmError
+from ci.report.model import CellReport, LibraryRow, RunReport
+
+_COLOURS = {
+    "built": "green",
+    "cached": "cyan",
+    "failed": "red",
+    "left out": "dim",
+    "loaded": "green",
+    "blocked": "yellow",
+}
+PLAIN_WIDTH = 160
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that is wide enough for tables where there is no terminal."""
+    console = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        return Console(stderr=stderr, highlight=False, width=PLAIN_WIDTH, soft_wrap=False)
+    return console
+
+
+def coloured(status: str) -> str:
+    """A status word in the colour of its kind."""
+    word = status.split(":")[0]
+    colour = _COLOURS.get(word)
+    return f"[{colour}]{escape(status)}[/{colour}]" if colour else escape(status)
+
+
+def megabytes(size: int) -> str:
+    """Bytes for people: kB below one megabyte, MB from there, in powers of ten."""
+    if not size:
+        return ""
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
+
+
+def print_table(
+    console: Console, headers: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
+) -> None:
+    """A table; texts may hold rich's markup."""
+    table = Table(
+        title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def print_report(console: Console, report: RunReport) -> None:
+    """The whole report: a table per cell, the wheels, the next command."""
+    for cell in report.cells:
+        _print_cell(console, cell)
+    good = sum(cell.ok for cell in report.cells)
+    console.print(
+        f"[bold]{good} of {len(report.cells)} cells good[/bold], {report.seconds:.1f} s in all"
+    )
+    if report.next_command:
+        console.print(f"next: {escape(report.next_command)}", soft_wrap=True)
+
+
+def print_cell_errors(console: Console, report: RunReport) -> None:
+    """The whole error of every cell that failed."""
+    for cell in report.cells:
+        if cell.error is None:
+            continue
+        details = cell.error["details"]
+        console.print(f"\n[bold]{cell.cell}[/bold]")
+        print_error(
+            console,
+            FarmError(
+                str(cell.error["message"]),
+                cause=str(cell.error["cause"]),
+                next_step=str(cell.error["next_step"]),
+                details=[str(line) for line in details] if isinstance(details, list) else (),
+            ),
+        )
+
+
+def _print_cell(console: Console, cell: CellReport) -> None:
+    console.print(
+        f"\n[bold]{cell.cell}[/bold]  executor {cell.executor} ({escape(cell.executor_why)}); "
+        f"Python {escape(cell.python)}; compiler {escape(cell.compiler)}",
+        soft_wrap=True,
+    )
+    print_table(
+        console,
+        ("library", "status", "time", "size", "files", "capabilities", "import", "source / reason"),
+        [_row(row) for row in cell.libraries],
+    )
+    for note in cell.notes:
+        console.print(f"note: {escape(note)}", soft_wrap=True)
+    if cell.wheel:
+        console.print(
+            f"wheel: {escape(cell.wheel)} ({megabytes(cell.wheel_size)}, tag {cell.tag})",
+            soft_wrap=True,
+        )
+        console.print(f"repair: {escape(cell.repair)}", soft_wrap=True)
+        console.print(f"gates: {escape(', '.join(cell.gates))}", soft_wrap=True)
+        if not cell.publishable:
+            because = "; ".join(cell.not_publishable_because)
+            console.print(f"[yellow]not publishable[/yellow]: {escape(because)}", soft_wrap=True)
+    if cell.import_passed or cell.import_failed:
+        colour = "red" if cell.import_failed else "green"
+        console.print(
+            f"import suite: [{colour}]{cell.import_passed} passed, {cell.import_failed} failed"
+            f"[/{colour}] ({escape(cell.import_log)})",
+            soft_wrap=True,
+        )
+        for failure in cell.import_failures:
+            console.print(f"  {escape(failure)}", soft_wrap=True)
+    stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in cell.stage_seconds.items())
+    if stages:
+        console.print(f"times: {stages}", soft_wrap=True)
+    if cell.error is not None:
+        console.print(f"[red]{escape(str(cell.error['message']))}[/red]", soft_wrap=True)
+
+
+def _row(row: LibraryRow) -> tuple[str, ...]:
+    seconds = f"{row.seconds:.1f} s" if row.status in ("built", "failed") else ""
+    if row.status == "cached":
+        seconds = f"(built in {row.built_in:.1f} s)"
+    return (
+        row.library,
+        coloured(row.status),
+        seconds,
+        megabytes(row.size),
+        str(row.files or ""),
+        escape(" ".join(row.capabilities)),
+        coloured(row.imported),
+        escape(row.reason or row.source),
+    )
+
+
+def print_error(console: Console, error: FarmError) -> None:
+    """What happened, the details, the likely cause, the next command; hints apart from the error."""
+    console.print(f"[red]error[/red]: {escape(error.message)}", soft_wrap=True)
+    for line in error.details:
+        console.print(f"  {escape(line)}", soft_wrap=True)
+    if error.cause:
+        console.print(f"\n[bold]likely cause[/bold]: {escape(error.cause)}", soft_wrap=True)
+    if error.next_step:
+        console.print(f"[bold]next[/bold]: {escape(error.next_step)}", soft_wrap=True)

@@ -1,0 +1,81 @@
+"""The report of a run as values. Everything is decided before; here nothing is judged again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class LibraryRow:
+    """One library of one cell. ``status`` is built, cached, failed, planned or left out; ``reason``
+    says why for the last two of failed and left out. Sizes are bytes, times are seconds.
+    """
+
+    library: str
+    status: str
+    reason: str = ""
+    source: str = ""
+    key: str = ""
+    seconds: float = 0.0
+    built_in: float = 0.0
+    size: int = 0
+    files: int = 0
+    capabilities: tuple[str, ...] = ()
+    imported: str = ""
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class CellReport:
+    """One cell: where it ran and why, its libraries, its wheel, what the import suite said."""
+
+    cell: str
+    executor: str
+    executor_why: str
+    python: str
+    compiler: str
+    libraries: tuple[LibraryRow, ...]
+    notes: tuple[str, ...] = ()
+    wheel: str = ""
+    wheel_size: int = 0
+    tag: str = ""
+    publishable: bool = False
+    not_publishable_because: tuple[str, ...] = ()
+    repair: str = ""
+    gates: tuple[str, ...] = ()
+    import_passed: int = 0
+    import_failed: int = 0
+    import_failures: tuple[str, ...] = ()
+    import_log: str = ""
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    error: Mapping[str, object] | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing of this cell failed."""
+        return self.error is None
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """All cells of a run, the time it took, and the command to go on with."""
+
+    verb: str
+    cells: tuple[CellReport, ...]
+    seconds: float
+    next_command: str
+
+    @property
+    def exit_code(self) -> int:
+        """The first failed cell's exit code, 0 without one; the codes are those of ``ci.errors``."""
+        for cell in self.cells:
+            if cell.error is not None:
+                return int(str(cell.error["exit_code"]))
+        return 0
+
+    def as_dict(self) -> dict[str, object]:
+        """The report as JSON-ready values."""
+        return {"schema": SCHEMA, "exit_code": self.exit_code, **asdict(self)}

@@ -1,0 +1,83 @@
+"""``--source NAME=KIND:PLACE``: what the user wrote, as a value. Nothing is fetched here.
+
+Forms: ``path:DIR``, ``git:URL@REV``, ``pypi:PROJECT==VERSION``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ci.errors import ConfigError
+
+OverrideKind = Literal["path", "git", "pypi"]
+FORMS = "NAME=path:DIR, NAME=git:URL@REV or NAME=pypi:PROJECT==VERSION"
+
+
+@dataclass(frozen=True)
+class Override:
+    """A source that replaces the pinned one. ``place`` is a folder, a URL or a project's name;
+    ``revision`` a git revision or a version, empty for a folder.
+    """
+
+    library: str
+    kind: OverrideKind
+    place: str
+    revision: str
+
+    @property
+    def origin(self) -> str:
+        """The form that the user wrote, without the library's name."""
+        joint = {"path": "", "git": "@", "pypi": "=="}[self.kind]
+        return f"{self.kind}:{self.place}{joint}{self.revision}"
+
+
+def parse_overrides(texts: Sequence[str], known: Sequence[str]) -> dict[str, Override]:
+    """The overrides by library. Raises :class:`~ci.errors.ConfigError` that lists every bad one."""
+    found: dict[str, Override] = {}
+    problems: list[str] = []
+    for text in texts:
+        try:
+            override = parse_override(text)
+        except ConfigError as error:
+            problems.append(error.message)
+            continue
+        if override.library not in known:
+            near = difflib.get_close_matches(override.library, known, n=2, cutoff=0.4)
+            problems.append(
+                f"--source {text}: unknown library {override.library!r}"
+                + (f"; nearest: {', '.join(near)}" if near else "")
+            )
+        elif override.library in found:
+            problems.append(f"--source: two sources for {override.library!r}")
+        found[override.library] = override
+    if problems:
+        raise ConfigError(
+            problems[0] if len(problems) == 1 else f"{len(problems)} bad --source options",
+            cause=f"--source takes {FORMS}, for a declared library",
+            next_step="python -m ci libraries",
+            details=problems if len(problems) > 1 else (),
+        )
+    return found
+
+
+def parse_override(text: str) -> Override:
+    """One ``--source`` value. Raises :class:`~ci.errors.ConfigError`."""
+    match = re.fullmatch(r"([\w.-]+)=(path|git|pypi):(.+)", text)
+    if match is None:
+        raise ConfigError(f"--source {text}: not of the form {FORMS}")
+    library, kind, place = match.groups()
+    if kind == "path":
+        return Override(library, "path", place, "")
+    if kind == "git":
+        url, separator, revision = place.rpartition("@")
+        if not separator or not url or not revision or ("/" in revision and ":" in revision):
+            raise ConfigError(f"--source {text}: name the revision: git:URL@REV")
+        return Override(library, "git", url, revision)
+    project, separator, version = place.partition("==")
+    if not separator or not re.fullmatch(r"[\w.-]+", project) or not version.strip():
+        raise ConfigError(f"--source {text}: name the version: pypi:PROJECT==VERSION")
+    return Override(library, "pypi", project, version.strip())

@@ -1,0 +1,3 @@
+"""Test suites and what they may conclude."""
+
+from __future__ import annotations

@@ -1,0 +1,192 @@
+"""PEP 517 backend of ``paddlefleet_ops``: probe, select, build, install, then setuptools.
+
+Plain ``pip wheel packages/paddlefleet_ops`` and ``python -m build`` work: the backend asks the machine
+for the target, checks the submodules that it needs, builds every selected library and collects its
+artifacts into ``src/paddlefleet_ops``. The farm builds the libraries itself, one step each, and names
+the file with the result in ``PADDLEFLEET_OPS_ASSEMBLY``; then the backend only installs them.
+
+Nothing happens on import: every effect is inside a hook.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import build_manifest
+import build_probe
+import build_steps
+import build_utils
+from setuptools import build_meta
+
+ASSEMBLY_VARIABLE = "PADDLEFLEET_OPS_ASSEMBLY"
+SET_VARIABLE = "PADDLEFLEET_OPS_SET"
+LIBS_VARIABLE = "PADDLEFLEET_OPS_LIBS"
+PACKAGE_SOURCE = build_utils.PACKAGE_SOURCE
+Settings = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What goes into the wheel: the manifest, and for each library the folder of its targets."""
+
+    manifest: Mapping[str, Any]
+    artifacts: Mapping[str, Path]
+
+    @classmethod
+    def read(cls, path: Path) -> Assembly:
+        """The assembly that the farm wrote."""
+        values = json.loads(path.read_text("utf-8"))
+        folders = {name: Path(folder) for name, folder in values["artifacts"].items()}
+        return cls(values["manifest"], folders)
+
+
+def _libraries() -> tuple[build_utils.EcosystemLibrary, ...]:
+    return build_utils.get_libs(os.environ.get(SET_VARIABLE, "fleet"))
+
+
+def _plain_selection() -> tuple[build_utils.Target, build_utils.Selection]:
+    target = build_probe.probe_target()
+    named = os.environ.get(LIBS_VARIABLE, "")
+    only = [name.strip() for name in named.split(",") if name.strip()] or None
+    return target, build_utils.select_libs(_libraries(), target, only)
+
+
+def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
+    """Build requirements of the selected libraries; PEP 517."""
+    if os.environ.get(ASSEMBLY_VARIABLE):
+        return []
+    target, selection = _plain_selection()
+    found = {
+        text
+        for library in selection.selected
+        for text in build_utils.requirements(library.build_requires, target)
+    }
+    return sorted({"pip", *found} if selection.selected else found)
+
+
+get_requires_for_build_editable = get_requires_for_build_wheel
+
+
+def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
+    """A source distribution needs nothing further; PEP 517."""
+    return []
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Build the raw wheel into ``wheel_directory`` and return its file name; PEP 517."""
+    _install_assembly()
+    return build_meta.build_wheel(wheel_directory, dict(config_settings or {}), None)
+
+
+def build_editable(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Collect the artifacts into the source tree and install it in place; PEP 660."""
+    _install_assembly()
+    return build_meta.build_editable(wheel_directory, dict(config_settings or {}), None)
+
+
+def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
+    """Refuse: the libraries are git submodules, a source distribution could not be built from."""
+    raise build_steps.BuildFailedError(
+        "paddlefleet_ops",
+        "prepare",
+        ["there is no source distribution; ask for a wheel: python -m build --wheel"],
+    )
+
+
+def _install_assembly() -> None:
+    given = os.environ.get(ASSEMBLY_VARIABLE)
+    if given:
+        _install(Assembly.read(Path(given)))
+        return
+    with tempfile.TemporaryDirectory(prefix="paddlefleet_ops-") as scratch:
+        _install(_build_plain(Path(scratch)))
+
+
+def _build_plain(scratch: Path) -> Assembly:
+    target, selection = _plain_selection()
+    build_utils.check_submodule_updated(selection.selected)
+    nvcc = build_probe.find_nvcc(os.environ)
+    folders, sources = {}, {}
+    for number, library in enumerate(selection.selected, start=1):
+        print(f"[{number}/{len(selection.selected)}] {library.name}", flush=True)
+        out = scratch / "out" / library.name
+        request = build_steps.BuildRequest(
+            library=library.name,
+            source=str(library.source_dir),
+            work=str(scratch / "work" / library.name),
+            out=str(out),
+            artifacts=tuple((item.source, item.target) for item in library.artifacts),
+            env={"CUDA_HOME": str(nvcc.parent.parent) if nvcc else ""} | library.build_env(target),
+            path=(str(nvcc.parent),) if nvcc else (),
+            include_dirs=library.include_dirs,
+            hooks_before_build=library.hooks_before_build,
+            hooks_after_collect=library.hooks_after_collect,
+            ignored=library.ignored,
+            jobs=os.cpu_count() or 1,
+        )
+        build_steps.build_library(request)
+        folders[library.name] = out
+        sources[library.name] = _source_record(library)
+    manifest = _plain_manifest(target, selection, sources)
+    return Assembly(manifest, folders)
+
+
+def _source_record(library: build_utils.EcosystemLibrary) -> build_manifest.SourceRecord:
+    return build_manifest.SourceRecord(
+        kind="submodule" if library.is_submodule else "template",
+        origin=library.url or library.source_rel_path,
+        revision=library.pin or "",
+        tree=build_manifest.tree_hash(library.source_dir),
+        pinned=library.pin is not None,
+    )
+
+
+def _plain_manifest(
+    target: build_utils.Target,
+    selection: build_utils.Selection,
+    sources: Mapping[str, build_manifest.SourceRecord],
+) -> dict[str, object]:
+    because = ["built without the farm: not repaired, no gate was run"]
+    return build_manifest.build_manifest(
+        cell_id=f"cu{target.cuda.replace('.', '')}-cp{target.python.replace('.', '')}",
+        target=target,
+        selection=selection,
+        sources=sources,
+        toolchain={"compiler": "nvcc", "cuda": target.cuda},
+        version=build_manifest.package_version(target.cuda, ["local"], build_manifest.git_stamp()),
+        not_publishable_because=because,
+    )
+
+
+def _install(assembly: Assembly) -> None:
+    """Put the targets and the manifest into ``src/paddlefleet_ops``; earlier targets are removed."""
+    _remove_targets()
+    for folder in assembly.artifacts.values():
+        shutil.copytree(folder, PACKAGE_SOURCE, dirs_exist_ok=True, symlinks=False)
+    text = json.dumps(assembly.manifest, indent=1, sort_keys=True)
+    (PACKAGE_SOURCE / "_manifest.json").write_text(text + "\n", "utf-8")
+
+
+def _remove_targets() -> None:
+    shutil.rmtree(build_utils.PACKAGE_ROOT / "build", ignore_errors=True)
+    for library in build_utils.all_libs():
+        for artifact in library.artifacts:
+            path = PACKAGE_SOURCE / artifact.target
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,169 @@
+"""The manifest of a wheel: which libraries it holds, from which sources, and which it does not, and why.
+
+The loader reads it, the import suite reads it, the version and the dependencies come from it. Written
+by the farm and by a plain ``pip wheel`` through the same functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from build_utils import PACKAGE_ROOT, EcosystemLibrary, LeftOut, Selection, Target, requirements
+
+SCHEMA = 1
+BASE_VERSION = "0.1.0"
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """Where a library's sources came from. ``pinned`` is true for a submodule at its recorded commit."""
+
+    kind: str
+    origin: str
+    revision: str
+    tree: str
+    pinned: bool
+
+
+def library_entry(
+    library: EcosystemLibrary, target: Target, source: SourceRecord
+) -> dict[str, object]:
+    """A library's entry in the manifest."""
+    return {
+        "name": library.name,
+        "module": library.module,
+        "modules": list(library.modules),
+        "availability": library.availability,
+        "kind": library.kind,
+        "requires": library.requires.as_dict(),
+        "compat_scope": list(library.compat_scope),
+        "preload": list(library.preload),
+        "load_env": dict(library.load_env),
+        "public_names": list(library.public_names),
+        "hint": library.hint,
+        "depends_on": list(library.depends_on),
+        "run_requires": list(requirements(library.run_requires, target)),
+        "capabilities": list(library.capabilities(target)) if library.needs_cuda_compiler else [],
+        "source": asdict(source),
+    }
+
+
+def left_out_entry(left_out: LeftOut) -> dict[str, object]:
+    """The entry of a declared library that is not in the wheel."""
+    library = left_out.library
+    return {
+        "name": library.name,
+        "module": library.module,
+        "availability": library.availability,
+        "hint": library.hint,
+        "reasons": list(left_out.reasons),
+    }
+
+
+def build_manifest(
+    *,
+    cell_id: str,
+    target: Target,
+    selection: Selection,
+    sources: Mapping[str, SourceRecord],
+    toolchain: Mapping[str, object],
+    version: str,
+    not_publishable_because: Sequence[str],
+) -> dict[str, object]:
+    """The whole manifest as JSON-ready values."""
+    return {
+        "schema": SCHEMA,
+        "version": version,
+        "cell": {
+            "id": cell_id,
+            "cuda": target.cuda,
+            "python": target.python,
+            "capabilities": list(target.capabilities),
+        },
+        "toolchain": dict(toolchain),
+        "publishable": not not_publishable_because,
+        "not_publishable_because": list(not_publishable_because),
+        "libraries": [
+            library_entry(library, target, sources[library.name]) for library in selection.selected
+        ],
+        "left_out": [left_out_entry(item) for item in selection.left_out],
+    }
+
+
+def package_version(cuda: str, labels: Sequence[str], git_stamp: tuple[str, str] | None) -> str:
+    """The version of a wheel, as PEP 440 says: ``0.1.0.dev20261202+cu130.g1a2b3c4``.
+
+    ``labels`` are further segments of the local label that say what is not the pinned source or not
+    NVIDIA's compiler. ``git_stamp`` is date and commit of the last change below ``packages/``.
+    """
+    local = ["cu" + cuda.replace(".", "")]
+    development = ""
+    if git_stamp is not None:
+        date, commit = git_stamp
+        development = f".dev{date}"
+        local.append(f"g{commit[:7]}")
+    local += [re.sub(r"[^a-z0-9]+", ".", label.lower()).strip(".") for label in labels]
+    return f"{BASE_VERSION}{development}+{'.'.join(local)}"
+
+
+def git_stamp() -> tuple[str, str] | None:
+    """Date (YYYYMMDD, UTC) and commit of the last change below ``packages/``; ``None`` without git."""
+    argv = (
+        "git", "log", "-1", "--date=format-local:%Y%m%d", "--format=%cd %H", "--", str(PACKAGE_ROOT.parent),
+    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=PACKAGE_ROOT,
+            env={"TZ": "UTC", "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return None
+    fields = done.stdout.split()
+    return (fields[0], fields[1]) if done.returncode == 0 and len(fields) == 2 else None
+
+
+def overrides_label(overridden: Mapping[str, SourceRecord]) -> str:
+    """``srcXXXXXXXX``: a local label that names the sources which are not the pinned ones."""
+    text = "\n".join(f"{name} {record.tree}" for name, record in sorted(overridden.items()))
+    return "src" + hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def tree_hash(folder: Path) -> str:
+    """SHA-256 over the relative paths, modes and contents below ``folder``: ``sha256:…``.
+
+    Version control data and byte code are left out; a symbolic link counts by its target.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(_source_files(folder), key=lambda path: path.relative_to(folder).as_posix()):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            digest.update(f"l {name}\0{path.readlink()}\0".encode())
+            continue
+        mode = "x" if path.stat().st_mode & 0o111 else "f"
+        digest.update(f"{mode} {name}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return f"sha256:{digest.hexdigest()}"
+
+
+_SKIPPED = {".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", "build"}
+
+
+def _source_files(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for path in folder.iterdir():
+        if path.name in _SKIPPED or path.name.endswith((".pyc", ".egg-info")):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            found += _source_files(path)
+        else:
+            found.append(path)
+    return found
