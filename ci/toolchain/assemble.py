@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ci import proc
 from ci.errors import InfrastructureError, ToolchainError
-from ci.toolchain import probe, stubs
+from ci.toolchain import clang, probe, stubs
 from ci.toolchain.recipes import Recipe
 from ci.toolchain.resolve import Assemble
 
@@ -56,7 +56,7 @@ def home_key(choice: Assemble) -> str:
     recipe = choice.recipe
     parts = [str(FORMAT), recipe.cuda, recipe.compiler, recipe.digest()]
     if choice.clang is not None:
-        parts += [choice.clang.full_version]
+        parts += [str(choice.clang.path), choice.clang.full_version, clang.wrapper_digest()]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return f"cuda-{recipe.cuda}-{recipe.compiler}-{digest[:16]}"
 
@@ -185,11 +185,13 @@ def install(recipe: Recipe, site: Path, cache_dir: Path, environ: Mapping[str, s
             cause="the farm's own dependencies are not all installed",
             next_step=f"{sys.executable} -m pip install uv",
         )
-    argv = [str(uv), "pip", "install", "--quiet", "--no-config", "--no-deps", "--require-hashes"]
+    argv = [str(uv), "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
     argv += ["--only-binary", ":all:", "--python", sys.executable, "--target", str(site)]
     argv += ["--requirements", str(recipe.requirements)]
     environment = _uv_environment(environ, cache_dir)
-    answer = proc.run(proc.Command(tuple(argv), env=environment, timeout=_INSTALL_SECONDS))
+    answer = proc.run(
+        proc.Command(tuple(argv), cwd=site.parent, env=environment, timeout=_INSTALL_SECONDS)
+    )
     if not answer.ok:
         raise _install_error(recipe, answer)
 
@@ -235,8 +237,12 @@ def _complete(choice: Assemble, site: Path, home: Path, environ: Mapping[str, st
     """From installed packages to a CUDA home with the folders that a toolkit has."""
     if choice.clang is None:
         (site / "nvidia" / _package_folder(choice.recipe.cuda)).replace(home)
+    else:
+        clang.lay_out(choice.recipe.cuda, site / "nvidia", home)
     link_libraries(home)
     stubs.make_driver_stub(home / "lib" / "stubs", home / "include", choice.host.cc, environ)
+    if choice.clang is not None:
+        clang.complete(choice, home, environ)
 
 
 def _package_folder(cuda: str) -> str:

@@ -272,7 +272,7 @@ def _ask_clang(environ: Mapping[str, str], path: Path) -> ClangFact:
 # -- what decides the output of a compiler ---------------------------------------------------------
 
 _DECIDING_FILES = (
-    "bin/nvcc",
+    "bin/nvcc_clang.py",
     "bin/cudafe++",
     "bin/ptxas",
     "bin/fatbinary",
@@ -291,9 +291,10 @@ _DECIDING_HEADERS = (
 
 def cuda_digests(home: Path) -> tuple[tuple[str, str], ...]:
     """Name and SHA-256 of each file of a CUDA home that decides what comes out of it."""
-    found = [
-        (name, file_digest(home / name)) for name in _DECIDING_FILES if (home / name).is_file()
-    ]
+    names: tuple[str, ...] = _DECIDING_FILES
+    if not (home / "bin" / "nvcc_clang.py").exists():
+        names = ("bin/nvcc", *names)
+    found = [(name, file_digest(home / name)) for name in names if (home / name).is_file()]
     found += [
         (macro, _text_digest(value))
         for name, macro in _DECIDING_HEADERS

@@ -46,6 +46,9 @@ class Recipe:
 RECIPES: tuple[Recipe, ...] = (
     Recipe("13.0", "nvcc", "nvcc-13.0.txt", newest_gcc=15),
     Recipe("13.2", "nvcc", "nvcc-13.2.txt", newest_gcc=15),
+    Recipe("12.6", "clang", "clang-12.6.txt"),
+    Recipe("12.9", "clang", "clang-12.9.txt"),
+    Recipe("13.0", "clang", "clang-13.0.txt"),
 )
 
 
