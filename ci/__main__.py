@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+from types import FrameType
 
 from ci.cli import run_verb
 from ci.errors import FarmError, InterruptedRunError
 from ci.report.console import make_console, print_error
 
 
+def _terminated(_number: int, _frame: FrameType | None) -> None:
+    """A supervisor's SIGTERM ends a run as Ctrl-C does: children first, then exit code 130."""
+    raise KeyboardInterrupt
+
+
 def main(argv: list[str]) -> int:
     """Run a verb; print an error where it belongs; return the exit code of ``ci.errors``."""
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         return run_verb(argv)
     except FarmError as error:

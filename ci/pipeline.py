@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ from ci.graph.store import Store
 from ci.matrix.load import load
 from ci.matrix.model import Cell, version_key
 from ci.matrix.resolve import resolve, select
-from ci.proc import Command, run
+from ci.proc import Command, end_all, run
 from ci.registry import (
     PACKAGE_ROOT,
     REPOSITORY,
@@ -382,8 +382,22 @@ def _build_libraries(
         narrator.end(name, f"{result.status} in {result.seconds:.1f} s")
         return result
 
-    with ThreadPoolExecutor(max_workers=max(1, min(len(steps), state.plan.request.jobs))) as pool:
+    return _side_by_side(one, steps, state.plan.request.jobs)
+
+
+def _side_by_side(
+    one: Callable[[LibraryStep], StepResult], steps: Sequence[LibraryStep], jobs: int
+) -> tuple[StepResult, ...]:
+    """``one`` of every step, several at once; an interrupt ends the children of all threads first."""
+    pool = ThreadPoolExecutor(max_workers=max(1, min(len(steps), jobs)))
+    try:
         return tuple(pool.map(one, steps))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        end_all()
+        raise
+    finally:
+        pool.shutdown()
 
 
 def _step(

@@ -12,6 +12,7 @@ import os
 import shlex
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ class Completed:
         return tuple(self.output.splitlines()[-lines:])
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
     """A child and its process group."""
 
@@ -78,6 +79,47 @@ class _Group:
             self.process.wait(grace)
         _signal_group(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+class _Live:
+    """The children that run now, so that an interrupt can end those of other threads too."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: set[_Group] = set()
+        self._stopping = False
+
+    def add(self, group: _Group) -> None:
+        with self._lock:
+            self._groups.add(group)
+            stopping = self._stopping
+        if stopping:
+            group.end()
+
+    def remove(self, group: _Group) -> None:
+        with self._lock:
+            self._groups.discard(group)
+
+    def end(self) -> None:
+        with self._lock:
+            groups, self._stopping = list(self._groups), True
+        for group in groups:
+            _signal_group(group.process.pid, signal.SIGTERM)
+        for group in groups:
+            group.end()
+        with self._lock:
+            self._stopping = False
+
+
+_live = _Live()
+
+
+def end_all() -> None:
+    """End every child that runs now, with its tree; their ``run`` calls return as usual.
+
+    For an interrupt: only the main thread hears it, while other threads wait for their children.
+    """
+    _live.end()
 
 
 def _signal_group(pgid: int, number: int) -> None:
@@ -124,6 +166,8 @@ def _run_captured(command: Command, started: float) -> Completed:
     except BaseException:
         group.end()
         raise
+    finally:
+        _live.remove(group)
     return Completed(
         command=command,
         returncode=group.process.returncode,
@@ -150,7 +194,9 @@ def _start(command: Command, stdout: int | IO[bytes]) -> _Group:
             cause="the program is not installed, or is not on the PATH of this step",
             next_step=f"check it by hand: {command.shown}",
         ) from error
-    return _Group(process)
+    group = _Group(process)
+    _live.add(group)
+    return group
 
 
 def _wait(group: _Group, timeout: float | None) -> bool:
@@ -162,6 +208,8 @@ def _wait(group: _Group, timeout: float | None) -> bool:
     except BaseException:
         group.end()
         raise
+    finally:
+        _live.remove(group)
     return False
 
 
