@@ -1,3 +1,4 @@
+# ruff: noqa: INP001  (a build script beside setup.py, not a package)
 """How ``libfused_norm.so`` is compiled and linked: environment in, command lines out.
 
 Deciding is pure (`parse_capabilities`, `gencode_flags`, `BuildInputs.from_environment`, `plan`) and is
@@ -54,6 +55,7 @@ def parse_capabilities(text: str | None) -> tuple[Capability, ...]:
 
     Raises:
         BuildError: unset or empty, a malformed or unsupported entry, or one architecture twice.
+
     """
     entries = [entry.strip() for entry in (text or "").split(";")]
     if not any(entries):
@@ -93,9 +95,13 @@ def _parse_capability(entry: str) -> Capability:
         )
     # CUDA programming guide, "Feature availability": `a` begins with 9.0, `f` with 10.0.
     if capability.suffix == "a" and number < (9, 0):
-        raise BuildError(f"{entry} does not exist: the suffix a begins with 9.0a. Write {entry[:-1]}.")
+        raise BuildError(
+            f"{entry} does not exist: the suffix a begins with 9.0a. Write {entry[:-1]}."
+        )
     if capability.suffix == "f" and number < (10, 0):
-        raise BuildError(f"{entry} does not exist: the suffix f begins with 10.0f. Write {entry[:3]}.")
+        raise BuildError(
+            f"{entry} does not exist: the suffix f begins with 10.0f. Write {entry[:3]}."
+        )
     return capability
 
 
@@ -127,6 +133,7 @@ class BuildInputs:
 
     @property
     def nvcc(self) -> Path:
+        """Return the CUDA compiler."""
         return self.cuda_home / "bin" / "nvcc"
 
     @property
@@ -140,12 +147,15 @@ class BuildInputs:
 
         Raises:
             BuildError: a variable is missing or malformed, or ``CUDA_HOME`` lacks a needed file.
+
         """
         capabilities = parse_capabilities(environment.get(ARCH_LIST_VARIABLE))
         cuda_home = _cuda_home(environment.get("CUDA_HOME", ""))
         cxx = tuple(shlex.split(environment.get("CXX", ""))) or ("g++",)
         if all(Path(word).name in _LAUNCHERS for word in cxx):
-            raise BuildError(f"CXX={environment['CXX']!r} names no compiler. Write CXX='ccache g++'.")
+            raise BuildError(
+                f"CXX={environment['CXX']!r} names no compiler. Write CXX='ccache g++'."
+            )
         return cls(
             cuda_home=cuda_home,
             cudart_folder=_cudart_folder(cuda_home),
@@ -193,7 +203,9 @@ def _jobs(value: str) -> int:
     if not value:
         return len(os.sched_getaffinity(0))
     if not value.isdecimal() or int(value) < 1:
-        raise BuildError(f"MAX_JOBS={value!r} is not a number of jobs. Set it to 1 or more, or unset it.")
+        raise BuildError(
+            f"MAX_JOBS={value!r} is not a number of jobs. Set it to 1 or more, or unset it."
+        )
     return int(value)
 
 
@@ -226,6 +238,7 @@ class TvmFfi:
 
         Raises:
             BuildError: it is not installed where this build runs.
+
         """
         try:
             from tvm_ffi import libinfo
@@ -243,7 +256,9 @@ def plan(
 ) -> BuildPlan:
     """Return the command lines that make `library` from `sources` with objects in `objects`."""
     prefixes = _prefix_maps(inputs, tvm_ffi, sources)
-    compiles = [_kernel_command(inputs, sources / name, objects, prefixes) for name in KERNEL_SOURCES]
+    compiles = [
+        _kernel_command(inputs, sources / name, objects, prefixes) for name in KERNEL_SOURCES
+    ]
     compiles += [
         _host_command(inputs, tvm_ffi, sources / name, objects, prefixes) for name in HOST_SOURCES
     ]
@@ -343,6 +358,7 @@ def execute(build: BuildPlan, jobs: int) -> None:
 
     Raises:
         BuildError: a command failed; its output is above, and the command is in the text.
+
     """
     for command in (*build.compiles, build.link):
         command.output.parent.mkdir(parents=True, exist_ok=True)
@@ -358,7 +374,11 @@ def _run(command: Command) -> str:
     text = shlex.join(command.argv)
     try:
         done = subprocess.run(
-            command.argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            command.argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
         )
     except OSError as error:
         return f"can't start {command.argv[0]}: {error.strerror}. Set CXX and CUDA_HOME. ({text})"

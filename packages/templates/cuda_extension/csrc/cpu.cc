@@ -14,10 +14,18 @@ namespace {
 // Independent partial sums keep the rounding error of a long row near that of a block reduction, and
 // let the compiler use vector registers without -ffast-math.
 constexpr int64_t kLanes = 16;
+using Lanes = std::array<float, kLanes>;
+
+float total_of(Lanes lanes) {
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+  }
+  return lanes[0];
+}
 
 template <typename T>
 float sum_of_squares(const T* row, int64_t hidden) {
-  std::array<float, kLanes> lanes{};
+  Lanes lanes{};
   int64_t col = 0;
   for (; col + kLanes <= hidden; col += kLanes) {
     for (int64_t lane = 0; lane < kLanes; ++lane) {
@@ -29,10 +37,7 @@ float sum_of_squares(const T* row, int64_t hidden) {
     const float value = to_float(row[col]);
     lanes[lane] += value * value;
   }
-  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-    for (int64_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
-  }
-  return lanes[0];
+  return total_of(lanes);
 }
 
 template <typename T>
@@ -86,15 +91,16 @@ void topk_softmax(const TopkSoftmaxArgs& args) {
     std::partial_sort(order.begin(), order.begin() + args.k, order.end(), std::greater<uint64_t>());
     const float largest = key_value(static_cast<uint32_t>(order[0] >> 32));
     const int32_t summed = args.renormalize ? args.k : args.experts;
-    float sum = 0.0f;
+    Lanes sums{};
     for (int32_t rank = 0; rank < summed; ++rank) {
       const float weight = std::exp(key_value(static_cast<uint32_t>(order[rank] >> 32)) - largest);
-      sum += weight;
+      sums[rank % kLanes] += weight;
       if (rank < args.k) {
         weights[rank] = weight;
         indices[rank] = ~static_cast<int32_t>(static_cast<uint32_t>(order[rank]));
       }
     }
+    const float sum = total_of(sums);
     for (int32_t rank = 0; rank < args.k; ++rank) weights[rank] /= sum;
   }
 }

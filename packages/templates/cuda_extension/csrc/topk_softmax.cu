@@ -68,13 +68,13 @@ __device__ __forceinline__ int take_best(uint32_t (&keys)[PerLane], int lane, ui
 }
 
 template <int PerLane>
-__device__ __forceinline__ float sum_of_rest(const uint32_t (&keys)[PerLane], float largest) {
+__device__ __forceinline__ float lane_sum_of_rest(const uint32_t (&keys)[PerLane], float largest) {
   float sum = 0.0f;
 #pragma unroll
   for (int slot = 0; slot < PerLane; ++slot) {
     if (keys[slot] != kAbsentKey) sum += expf(key_value(keys[slot]) - largest);
   }
-  return warp_sum(sum);
+  return sum;
 }
 
 template <typename T, int PerLane>
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kWarp * kRowsOfBlock)
   load_keys<T>(logits_rows + row * logits_stride, experts, wide, lane, keys);
 
   float largest = 0.0f;
-  float sum = 0.0f;
+  float own_sum = 0.0f;
   float own_weight = 0.0f;
   int own_expert = 0;
   for (int rank = 0; rank < k; ++rank) {
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kWarp * kRowsOfBlock)
     const float logit = key_value(key);
     if (rank == 0) largest = logit;
     const float weight = expf(logit - largest);
-    sum += weight;
     if (lane == rank % kWarp) {
+      own_sum += weight;
       own_weight = weight;
       own_expert = expert;
     }
@@ -111,7 +111,8 @@ __global__ void __launch_bounds__(kWarp * kRowsOfBlock)
       indices[rank + 1 - kWarp + lane] = own_expert;
     }
   }
-  if (!renormalize) sum += sum_of_rest(keys, largest);
+  if (!renormalize) own_sum += lane_sum_of_rest(keys, largest);
+  const float sum = warp_sum(own_sum);
 
   const int last = (k - 1) / kWarp * kWarp + lane;
   for (int rank = lane; rank + kWarp <= last; rank += kWarp) weights[rank] /= sum;

@@ -7,7 +7,7 @@ import covers all submodules.
 
 from __future__ import annotations
 
-from . import _checks, _library, activation, normalization, routing
+from . import _checks, _library, activation, normalization, routing  # noqa: F401
 from ._library import built_capabilities
 from .activation import swiglu
 from .normalization import rms_norm_residual

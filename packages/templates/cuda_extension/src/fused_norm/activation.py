@@ -22,6 +22,7 @@ def swiglu(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         TypeError: not a tensor, or a dtype other than those above.
         ValueError: shape or device of `gate` differs from those of `x`, or `x` is a scalar.
         RuntimeError: an input requires a gradient, or the kernel could not be launched.
+
     """
     check_tensor("x", x)
     check_same("gate", gate, "x", x)

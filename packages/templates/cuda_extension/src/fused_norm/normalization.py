@@ -30,11 +30,14 @@ def rms_norm_residual(
         TypeError: not a tensor, or a dtype other than those above.
         ValueError: shape, device or `eps` outside of what is described.
         RuntimeError: an input requires a gradient, or the kernel could not be launched.
+
     """
     check_tensor("x", x)
     hidden = x.shape[-1]
     if hidden < 1:
-        raise ValueError(f"the last dimension of x must not be empty: its shape is {tuple(x.shape)}")
+        raise ValueError(
+            f"the last dimension of x must not be empty: its shape is {tuple(x.shape)}"
+        )
     check_same("residual", residual, "x", x)
     check_shape("residual", residual, tuple(x.shape))
     check_same("weight", weight, "x", x)
@@ -46,7 +49,5 @@ def rms_norm_residual(
     x_rows = rows_of(x)
     y = torch.empty(tuple(x_rows.shape), dtype=x.dtype, device=x.device)
     total = torch.empty(tuple(x_rows.shape), dtype=x.dtype, device=x.device)
-    _library.rms_norm_residual(
-        x_rows, rows_of(residual), weight.contiguous(), y, total, float(eps)
-    )
+    _library.rms_norm_residual(x_rows, rows_of(residual), weight.contiguous(), y, total, float(eps))
     return y.reshape(x.shape), total.reshape(x.shape)

@@ -29,6 +29,7 @@ def topk_softmax(
         TypeError: `logits` is not a tensor of those dtypes, or `k` is not an integer.
         ValueError: the number of experts or `k` is out of range.
         RuntimeError: an input requires a gradient, or the kernel could not be launched.
+
     """
     check_tensor("logits", logits)
     experts = logits.shape[-1]
