@@ -173,6 +173,18 @@ REFUSED: dict[str, str] = {
 }
 
 
+WERROR = (
+    "all-warnings",
+    "cross-execution-space-call",
+    "default-stream-launch",
+    "deprecated-declarations",
+    "ext-lambda-captures-this",
+    "missing-launch-bounds",
+    "reorder",
+)
+"""Values of ``-Werror``. Only the first concerns clang: the others are warnings of nvcc alone."""
+
+
 def _long_names() -> dict[str, tuple[str, str]]:
     """From every spelling to (name in the manual, kind)."""
     table: dict[str, tuple[str, str]] = {}
@@ -420,6 +432,9 @@ def _refuse_values(options: Options) -> None:
         raise RefusedError(f"machine '{values['machine']}' cannot be used: 64 bits only")
     if values.get("static-global-template-stub", "false") != "false":
         raise RefusedError("Option '-static-global-template-stub=true' cannot be used with clang")
+    for word in options.all("Werror"):
+        if word not in WERROR:
+            raise RefusedError(f"Value '{word}' of option '-Werror' is not known")
     for word in options.all("Xcudafe"):
         if not word.lstrip("-").startswith(("diag_suppress", "diag_warn", "display_error_number")):
             raise RefusedError(f"Option '-Xcudafe {word}' cannot be used: clang has no cudafe++")
@@ -471,6 +486,8 @@ def compile_command(
     """The command that compiles one source, of CUDA or of the host."""
     language = _language(options, source)
     if language == "cu":
+        if any(word.startswith("-fopenmp") for word in _host_words(options)):
+            raise RefusedError(f"'{source}': OpenMP of clang cannot be linked with that of gcc")
         head = (config.clang, *_device_part(options, config, host))
     else:
         if _phase(options) in ("ptx", "cubin"):
@@ -721,7 +738,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str], config: Config) -
         return 0
     shown = bool(options.flags & {"verbose", "dryrun"})
     with tempfile.TemporaryDirectory(prefix="nvcc-clang-") as scratch:
-        for command in commands(options, config, find_host(options, environ), Path(scratch)):
+        host = find_host(options, environ)
+        for command in list(commands(options, config, host, Path(scratch))):
             if shown:
                 sys.stderr.write(f"#$ {shlex.join(command)}\n")
             if "dryrun" in options.flags:
@@ -743,6 +761,6 @@ def _call(command: Sequence[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:], os.environ, read_config(Path(__file__).resolve().parent)))
-    except RefusedError as error:
+    except (RefusedError, OSError, ValueError) as error:
         sys.stderr.write(f"nvcc (clang) fatal   : {error}\n")
         sys.exit(1)

@@ -756,7 +756,7 @@ TEMPLATES: tuple[EcosystemLibrary, ...] = (
         module="expert_placement",
         kind="header_only",
         hint="guard the call with is_expert_placement_available(); without it place experts in order",
-        public_names=("place_experts", "pack_batches", "group_tokens"),
+        public_names=("place_experts", "pack_sequences", "group_by_expert"),
         compat_scope=("expert_placement",),
         varies_by=frozenset({"python"}),
         requires=Requires(python=">=3.10"),
