@@ -30,7 +30,7 @@ from ci.toolchain.model import (
     PythonSearch,
 )
 
-CUDA_ROOTS_VARIABLE = "FARM_CUDA_ROOTS"
+CUDA_ROOTS_VARIABLE = "PADDLEFLEET_FARM_CUDA_ROOTS"
 """Folders (separated as in PATH) that hold ``cuda`` or ``cuda-X.Y``; empty: look in none."""
 
 DEFAULT_CUDA_ROOTS = "/usr/local"
