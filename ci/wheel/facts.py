@@ -1,0 +1,254 @@
+"""Look: the facts of a wheel, read once and never changed.
+
+A wheel is read as the specification "Binary distribution format" says (PEP 427, PEP 491 and its file
+name rules), with ``packaging`` for names, versions and tags. Nothing is judged here: a wheel whose
+RECORD lies is read as it is, and :mod:`ci.wheel.judge` says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import email.parser
+import email.policy
+import hashlib
+import io
+import stat
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from packaging.tags import Tag, parse_tag
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
+from ci.errors import FindingError
+from ci.wheel.elf import MAGIC, BrokenElfError, ElfFacts, read_elf
+
+_CHUNK = 1 << 20
+_IN_MEMORY = 64 << 20
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of the archive. ``size`` in bytes, uncompressed; ``mode`` are the Unix bits, 0 if unset."""
+
+    name: str
+    size: int
+    sha256: str
+    mode: int = 0
+    compressed: int = 0
+
+    @property
+    def is_symlink(self) -> bool:
+        """True for a symbolic link, which installers write out as a text file."""
+        return stat.S_ISLNK(self.mode)
+
+
+@dataclass(frozen=True)
+class RecordEntry:
+    """One row of RECORD: ``digest`` is hex for sha256 (``""`` if absent), ``size`` in bytes or ``None``."""
+
+    path: str
+    algorithm: str
+    digest: str
+    size: int | None
+
+
+@dataclass(frozen=True)
+class WheelFacts:
+    """Everything that the farm needs to know about a wheel.
+
+    ``name`` is normalised (PEP 503). ``metadata`` and ``wheel`` are the header fields of METADATA and
+    WHEEL in file order. ``tags`` are those of the file name, ``wheel_tags`` those of WHEEL, both expanded.
+    ``broken`` are members that start like an ELF file and cannot be read, with the reason.
+    """
+
+    path: Path
+    name: str
+    version: Version
+    build: str
+    tags: frozenset[Tag]
+    dist_info: str
+    metadata: tuple[tuple[str, str], ...]
+    wheel: tuple[tuple[str, str], ...]
+    record: tuple[RecordEntry, ...]
+    members: tuple[Member, ...]
+    elfs: tuple[ElfFacts, ...]
+    broken: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all members, uncompressed: what an installation takes."""
+        return sum(member.size for member in self.members)
+
+    @property
+    def wheel_tags(self) -> frozenset[Tag]:
+        """The ``Tag`` fields of WHEEL, expanded."""
+        return frozenset(tag for text in self.values(self.wheel, "Tag") for tag in parse_tag(text))
+
+    @property
+    def root_is_purelib(self) -> bool:
+        """The ``Root-Is-Purelib`` field of WHEEL."""
+        return self.values(self.wheel, "Root-Is-Purelib") == ("true",)
+
+    @property
+    def host_elfs(self) -> tuple[ElfFacts, ...]:
+        """The ELF files that a CPU runs."""
+        return tuple(elf for elf in self.elfs if elf.is_host_code)
+
+    @property
+    def provided(self) -> frozenset[str]:
+        """SONAMEs and file names that the wheel itself brings along."""
+        return frozenset(name for elf in self.host_elfs for name in (elf.soname, elf.name) if name)
+
+    @property
+    def external_needs(self) -> dict[str, tuple[str, ...]]:
+        """Each DT_NEEDED that no file of the wheel satisfies, with the files that need it."""
+        provided = self.provided
+        needs: dict[str, list[str]] = {}
+        for elf in self.host_elfs:
+            for soname in elf.needed:
+                if soname not in provided:
+                    needs.setdefault(soname, []).append(elf.path)
+        return {soname: tuple(sorted(needs[soname])) for soname in sorted(needs)}
+
+    @staticmethod
+    def values(fields: tuple[tuple[str, str], ...], name: str) -> tuple[str, ...]:
+        """All values of a header field, in file order; names compare without case."""
+        return tuple(value for key, value in fields if key.lower() == name.lower())
+
+
+def read_facts(path: Path, *, look_for: Sequence[str] = ()) -> WheelFacts:
+    """Read the wheel at ``path``; ``look_for`` are strings to search in its ELF files.
+
+    Raises :class:`~ci.errors.FindingError` for a file that is no wheel: a bad name, a bad zip, no or two
+    ``.dist-info`` folders, or no METADATA, WHEEL or RECORD in it.
+    """
+    try:
+        name, version, build, tags = parse_wheel_filename(path.name)
+    except InvalidWheelFilename as error:
+        raise _no_wheel(path, str(error)) from error
+    try:
+        with zipfile.ZipFile(path) as archive:
+            dist_info = _dist_info(path, archive)
+            members, elfs, broken = _read_members(archive, tuple(look_for))
+            metadata, wheel, record = (
+                _text(path, archive, f"{dist_info}/{part}")
+                for part in ("METADATA", "WHEEL", "RECORD")
+            )
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise _no_wheel(path, str(error)) from error
+    return WheelFacts(
+        path=path,
+        name=name,
+        version=version,
+        build="".join(str(part) for part in build),
+        tags=tags,
+        dist_info=dist_info,
+        metadata=_fields(metadata),
+        wheel=_fields(wheel),
+        record=parse_record(record),
+        members=members,
+        elfs=elfs,
+        broken=broken,
+    )
+
+
+def read_host_elf(path: Path) -> ElfFacts:
+    """The facts of an ELF file on disk, such as a library that is about to be grafted."""
+    with path.open("rb") as source:
+        return read_elf(str(path), source, path.stat().st_size)
+
+
+def parse_record(text: str) -> tuple[RecordEntry, ...]:
+    """The rows of a RECORD file; a digest that cannot be decoded becomes ``"undecodable"``."""
+    return tuple(_record_entry(row) for row in csv.reader(io.StringIO(text)) if row)
+
+
+def _record_entry(row: list[str]) -> RecordEntry:
+    path, hashed, size = (*row, "", "")[:3]
+    algorithm, _, encoded = hashed.partition("=")
+    return RecordEntry(path, algorithm, _hex(encoded), int(size) if size.isdigit() else None)
+
+
+def _hex(encoded: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).hex()
+    except (binascii.Error, ValueError):
+        return "undecodable"
+
+
+def _no_wheel(path: Path, why: str) -> FindingError:
+    return FindingError(
+        f"{path.name} is not a wheel",
+        cause=why,
+        next_step=f"look at it with: python -m zipfile -l {path}",
+    )
+
+
+def _dist_info(path: Path, archive: zipfile.ZipFile) -> str:
+    tops = {name.split("/", 1)[0] for name in archive.namelist()}
+    found = sorted(top for top in tops if top.endswith(".dist-info"))
+    if len(found) != 1:
+        raise _no_wheel(path, f"it must hold one .dist-info folder, and holds {found or 'none'}")
+    return found[0]
+
+
+def _text(path: Path, archive: zipfile.ZipFile, name: str) -> str:
+    try:
+        return archive.read(name).decode("utf-8")
+    except KeyError as error:
+        raise _no_wheel(path, f"it has no {name}") from error
+    except UnicodeDecodeError as error:
+        raise _no_wheel(path, f"{name} is not UTF-8") from error
+
+
+def _fields(text: str) -> tuple[tuple[str, str], ...]:
+    message = email.parser.Parser(policy=email.policy.compat32).parsestr(text)
+    return tuple((key, str(value)) for key, value in message.items())
+
+
+def _read_members(
+    archive: zipfile.ZipFile, look_for: tuple[str, ...]
+) -> tuple[tuple[Member, ...], tuple[ElfFacts, ...], tuple[tuple[str, str], ...]]:
+    members, elfs, broken = [], [], []
+    for info in archive.infolist():
+        if info.is_dir():
+            continue
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as copy:
+            digest, found = _copy(archive, info, copy, look_for)
+            mode = info.external_attr >> 16
+            members.append(Member(info.filename, info.file_size, digest, mode, info.compress_size))
+            copy.seek(0)
+            if copy.read(len(MAGIC)) != MAGIC:
+                continue
+            copy.seek(0)
+            try:
+                elfs.append(read_elf(info.filename, copy, info.file_size, found))
+            except BrokenElfError as error:
+                broken.append((info.filename, str(error)))
+    return tuple(members), tuple(elfs), tuple(broken)
+
+
+def _copy(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, copy: IO[bytes], look_for: tuple[str, ...]
+) -> tuple[str, tuple[str, ...]]:
+    """Copy one member, hash it, and look for the strings, in one pass and with bounded memory."""
+    digest = hashlib.sha256()
+    wanted = {text: text.encode() for text in look_for if text}
+    keep = max((len(raw) for raw in wanted.values()), default=1) - 1
+    found: set[str] = set()
+    tail = b""
+    with archive.open(info) as source:
+        while chunk := source.read(_CHUNK):
+            digest.update(chunk)
+            copy.write(chunk)
+            window = tail + chunk
+            found |= {text for text, raw in wanted.items() if raw in window}
+            tail = window[-keep:] if keep else b""
+    return digest.hexdigest(), tuple(sorted(found))
