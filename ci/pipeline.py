@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from ci.environments.venv import Environment, cached_environment
 from ci.errors import (
     ConfigError,
     FarmError,
-    FindingError,
     LibraryBuildError,
     SuiteError,
     ToolchainError,
@@ -56,7 +55,9 @@ from ci.sources.resolve import ResolvedSource, resolve_sources
 from ci.testing.import_suite import ImportResult, run_import_suite
 from ci.toolchain import Toolchain, describe, find_python, require_python, resolve_toolchain
 from ci.toolchain.probe import find_hosts
+from ci.wheel.archive import publish
 from ci.wheel.assemble import assemble
+from ci.wheel.finding import refuse
 from ci.wheel.record import write_record
 from ci.wheel.repair import Repaired, repair
 from ci.wheel.verify import verify
@@ -489,25 +490,26 @@ def _wheel(
         log=logs / "assemble.log",
     )
     excludes = {text for library in plan.selection.selected for text in library.excludes}
-    state.repaired = repair(
+    repaired = repair(
         raw,
-        plan.request.out_dir,
+        work / "repaired",
         python_tag=cell.python_tag,
         cuda=cell.cuda,
         declared_excludes=tuple(sorted(excludes)),
         forbidden_paths=(str(work), str(plan.request.cache_dir), str(REPOSITORY)),
         log=logs / "repair.log",
     )
+    findings = verify(repaired.path, log=logs / "verify.log", excluded=sorted(excludes))
+    refuse(f"{repaired.path.name} does not pass the gates", findings)
+    state.repaired = replace(repaired, path=publish(repaired.path, plan.request.out_dir))
     narrator.say(f"{cell.id}: {state.repaired.path.name}")
-    findings = verify(state.repaired.path, log=logs / "verify.log")
-    if findings:
-        raise FindingError(
-            f"{state.repaired.path.name} does not pass the gates",
-            cause=findings[0].why,
-            next_step=findings[0].mend,
-            details=[f"{item.rule}: {item.place}: {item.why}; {item.mend}" for item in findings],
-        )
-    state.gates = ("RECORD", "tag = content", "twine check --strict", "check-wheel-contents")
+    state.gates = (
+        "RECORD",
+        "tag = content",
+        "twine check --strict",
+        "check-wheel-contents",
+        "auditwheel show",
+    )
     _record(state, manifest)
 
 

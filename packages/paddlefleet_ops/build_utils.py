@@ -14,11 +14,13 @@ build environment that holds nothing else.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
@@ -77,7 +79,7 @@ class Artifact:
     @property
     def module(self) -> str:
         """The top-level import name that the target gives: ``deep_ep_cpp`` for ``deep_ep_cpp.so``."""
-        return PurePosixPath(self.target).parts[0].split(".")[0]
+        return next(iter(PurePosixPath(self.target).parts), "").split(".")[0]
 
 
 @dataclass(frozen=True)
@@ -258,11 +260,11 @@ def _with_dependencies(
 ) -> set[str]:
     if only is None:
         return set(by_name)
-    unknown = sorted(set(only) - set(by_name))
+    pending = list(only)
+    unknown = sorted(set(pending) - set(by_name))
     if unknown:
         raise RegistryError([f"unknown library: {name}" for name in unknown])
     wanted: set[str] = set()
-    pending = list(only)
     while pending:
         name = pending.pop()
         if name not in wanted:
@@ -319,14 +321,7 @@ def check_registry(libraries: Sequence[EcosystemLibrary]) -> None:
     problems += _repeated(
         "availability function", [(library.availability, library.name) for library in libraries]
     )
-    problems += _repeated(
-        "target",
-        [
-            (artifact.target, library.name)
-            for library in libraries
-            for artifact in library.artifacts
-        ],
-    )
+    problems += _colliding_targets(libraries)
     if problems:
         raise RegistryError(problems)
     load_order(libraries)
@@ -343,18 +338,38 @@ def _repeated(what: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
     ]
 
 
+def _colliding_targets(libraries: Sequence[EcosystemLibrary]) -> list[str]:
+    """Targets that are the same, that lie one inside the other, or that give one import name twice."""
+    placed = [
+        (PurePosixPath(artifact.target), artifact.module, library.name)
+        for library in libraries
+        for artifact in library.artifacts
+    ]
+    problems = _repeated("target", [(str(path), owner) for path, _, owner in placed])
+    for (path, module, owner), (other, other_module, other_owner) in combinations(placed, 2):
+        if path == other:
+            continue
+        if path in other.parents or other in path.parents:
+            problems.append(
+                f"target {str(path)!r} of {owner} and target {str(other)!r} of {other_owner} "
+                "lie one inside the other"
+            )
+        elif module == other_module and 1 in (len(path.parts), len(other.parts)):
+            problems.append(
+                f"target {str(path)!r} of {owner} and target {str(other)!r} of {other_owner} "
+                f"give one import name, {module!r}"
+            )
+    return problems
+
+
 def _declaration_problems(library: EcosystemLibrary) -> list[str]:
     problems = []
-    for artifact in library.artifacts:
-        for role, path in (("source", artifact.source), ("target", artifact.target)):
-            if not _inside(path):
-                problems.append(
-                    f"{library.name}: artifact {role} {path!r} is outside its folder; "
-                    "write a relative path without '..'"
-                )
-        name = PurePosixPath(artifact.target).parts[:1]
-        if name and (PACKAGE_SOURCE / name[0]).exists() and name[0].endswith(".py"):
-            problems.append(f"{library.name}: target {artifact.target!r} is a file of the package")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", library.name):
+        problems.append(
+            f"library name {library.name!r}: letters, digits, '.', '_' and '-' only, because "
+            "folders are named after it"
+        )
+    problems += _artifact_problems(library)
     if not library.artifacts:
         problems.append(f"{library.name}: no artifact is declared")
     if not library.public_names:
@@ -366,6 +381,30 @@ def _declaration_problems(library: EcosystemLibrary) -> list[str]:
     if library.pin is not None and not re.fullmatch(r"[0-9a-f]{40}", library.pin):
         problems.append(f"{library.name}: pin {library.pin!r} is not a full commit")
     return problems
+
+
+def _artifact_problems(library: EcosystemLibrary) -> list[str]:
+    problems = []
+    for artifact in library.artifacts:
+        for role, path in (("source", artifact.source), ("target", artifact.target)):
+            if not _inside(path):
+                problems.append(
+                    f"{library.name}: artifact {role} {path!r} is outside its folder; "
+                    "write a relative path without '..'"
+                )
+        if _inside(artifact.target) and _of_the_package(artifact.module):
+            problems.append(
+                f"{library.name}: target {artifact.target!r} hides the package's own "
+                f"{artifact.module}.py"
+            )
+    return problems
+
+
+def _of_the_package(module: str) -> bool:
+    """True for the loader's own modules. An editable build leaves single-file targets beside them; all
+    of its own begin with an underscore.
+    """
+    return module.startswith("_") and (PACKAGE_SOURCE / f"{module}.py").exists()
 
 
 def _inside(path: str) -> bool:
@@ -387,8 +426,15 @@ class SubmoduleProblem:
 
 
 def _git(*arguments: str, cwd: Path) -> tuple[int, str]:
-    done = subprocess.run(("git", *arguments), cwd=cwd, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout.rstrip()
+    """Status, and output or complaint. What a git hook exports must not point git elsewhere."""
+    environ = {name: os.environ[name] for name in os.environ if name not in _GIT_PLACES}
+    done = subprocess.run(
+        ("git", *arguments), cwd=cwd, env=environ, capture_output=True, text=True, check=False
+    )
+    return done.returncode, (done.stderr if done.returncode else done.stdout).rstrip()
+
+
+_GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 
 
 def submodule_problems(libraries: Sequence[EcosystemLibrary]) -> tuple[SubmoduleProblem, ...]:
@@ -421,21 +467,49 @@ def _problems_of(library: EcosystemLibrary) -> list[SubmoduleProblem]:
     folder = PACKAGE_ROOT / path
     if not (folder / ".git").exists():
         return [SubmoduleProblem(library.name, path, "not checked out", update)]
-    problems = []
-    _, head = _git("rev-parse", "HEAD", cwd=folder)
-    if head != library.pin:
-        problems.append(
-            SubmoduleProblem(
-                library.name, path, f"at {head[:12]}, but pinned to {library.pin[:12]}", update
-            )
+    problems = [*_drift(library.pin, folder), *_changes(library.name, folder)]
+    found = [SubmoduleProblem(library.name, path, what, step or update) for what, step in problems]
+    return found + [
+        SubmoduleProblem(library.name, f"{path}/{inner}" if inner else path, what, update)
+        for inner, what in _nested_problems(folder)
+    ]
+
+
+def _drift(pin: str, folder: Path) -> list[tuple[str, str]]:
+    status, head = _git("rev-parse", "--verify", "HEAD", cwd=folder)
+    if status:
+        return [(f"git cannot tell its commit: {head}", "")]
+    return [(f"at {head[:12]}, but pinned to {pin[:12]}", "")] if head != pin else []
+
+
+def _changes(name: str, folder: Path) -> list[tuple[str, str]]:
+    """Sources that were edited are not the pinned ones, though the commit is; nested ones as well."""
+    asked = ("status", "--porcelain", "--ignore-submodules=all")
+    _, own = _git(*asked, cwd=folder)
+    _, nested = _git(
+        "submodule", "foreach", "--quiet", "--recursive", f"git {' '.join(asked)}", cwd=folder
+    )
+    changed = [line for line in (*own.splitlines(), *nested.splitlines()) if line.strip()]
+    if not changed:
+        return []
+    return [
+        (
+            f"{len(changed)} changed or untracked files, the first is {changed[0][3:]}",
+            f"put them away with git, or build them as they are: --source {name}=path:DIR",
         )
-    _, nested = _git("submodule", "status", "--recursive", cwd=folder)
-    for line in nested.splitlines():
-        state, inner = line[:1], line[1:].split()[1] if len(line.split()) > 1 else line
-        if state in "-+U":
-            wrong = {"-": "not checked out", "+": "not at its recorded commit", "U": "in conflict"}
-            problems.append(SubmoduleProblem(library.name, f"{path}/{inner}", wrong[state], update))
-    return problems
+    ]
+
+
+_NESTED = {"-": "not checked out", "+": "not at its recorded commit", "U": "in conflict"}
+
+
+def _nested_problems(folder: Path) -> list[tuple[str, str]]:
+    status, listed = _git("submodule", "status", "--recursive", cwd=folder)
+    if status:
+        return [("", f"git cannot list its nested submodules: {listed}")]
+    # Each line is a state, a commit, a path that may hold spaces, and (where it is checked out) a name.
+    lines = [(line[:1], re.sub(r" \([^()]*\)\Z", "", line[42:])) for line in listed.splitlines()]
+    return [(path, _NESTED[state]) for state, path in lines if state in _NESTED]
 
 
 def check_submodule_updated(libraries: Sequence[EcosystemLibrary] | None = None) -> None:
@@ -778,7 +852,6 @@ TEMPLATES: tuple[EcosystemLibrary, ...] = (
         build_requires=("setuptools>=77", _TVM_FFI),
         run_requires=(_TVM_FFI,),
         preload=("tvm_ffi",),
-        excludes=("libtvm_ffi.so",),
         needs_cuda_compiler=True,
         library_set="templates",
     ),
