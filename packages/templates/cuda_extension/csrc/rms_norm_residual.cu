@@ -7,7 +7,8 @@
 #include "device.cuh"
 
 namespace fused_norm {
-namespace {
+// Named: nvcc would put a hash of the source's path into the names of an unnamed namespace.
+namespace rms_norm_residual_detail {
 
 constexpr int kMaxThreads = 1024;
 constexpr int kCachedPacks = 4;
@@ -129,9 +130,10 @@ cudaError_t launch_for_alignment(const RmsNormArgs& args, cudaStream_t stream) {
   return launch_for_size<T, 1>(args, stream);
 }
 
-}  // namespace
+}  // namespace rms_norm_residual_detail
 
 cudaError_t rms_norm_residual_cuda(const RmsNormArgs& args, cudaStream_t stream) {
+  using namespace rms_norm_residual_detail;
   return dispatch<Float16, BFloat16>(
       args.dtype, [&](auto zero) { return launch_for_alignment<decltype(zero)>(args, stream); });
 }

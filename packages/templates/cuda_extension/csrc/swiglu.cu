@@ -2,7 +2,8 @@
 #include "device.cuh"
 
 namespace fused_norm {
-namespace {
+// Named: nvcc would put a hash of the source's path into the names of an unnamed namespace.
+namespace swiglu_detail {
 
 constexpr int kThreads = 256;
 constexpr int kPacksOfThread = 2;
@@ -68,9 +69,10 @@ SwigluArgs joined(SwigluArgs args) {
   return args;
 }
 
-}  // namespace
+}  // namespace swiglu_detail
 
 cudaError_t swiglu_cuda(const SwigluArgs& args, cudaStream_t stream) {
+  using namespace swiglu_detail;
   const SwigluArgs flat = joined(args);
   return dispatch<Float16, BFloat16>(
       flat.dtype, [&](auto zero) { return launch_for_alignment<decltype(zero)>(flat, stream); });

@@ -5,7 +5,8 @@
 #include "device.cuh"
 
 namespace fused_norm {
-namespace {
+// Named: nvcc would put a hash of the source's path into the names of an unnamed namespace.
+namespace topk_softmax_detail {
 
 constexpr int kRowsOfBlock = 4;
 
@@ -144,9 +145,10 @@ cudaError_t launch_for_size(const TopkSoftmaxArgs& args, cudaStream_t stream) {
   return launch<T, kMaxExperts / kWarp>(args, stream);
 }
 
-}  // namespace
+}  // namespace topk_softmax_detail
 
 cudaError_t topk_softmax_cuda(const TopkSoftmaxArgs& args, cudaStream_t stream) {
+  using namespace topk_softmax_detail;
   return dispatch<Float16, BFloat16>(
       args.dtype, [&](auto zero) { return launch_for_size<decltype(zero)>(args, stream); });
 }
