@@ -37,6 +37,7 @@ def pack_sequences(lengths: torch.Tensor, budget: int) -> Batches:
     Raises:
         ValueError: a length is negative or above the budget, or the budget is below 1.
         TypeError: ``lengths`` is not an integer tensor.
+
     """
     return _pack(lengths, budget, keep_order=False)
 

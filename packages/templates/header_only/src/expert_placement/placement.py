@@ -56,6 +56,7 @@ def replicate(load: torch.Tensor, num_slots: int) -> torch.Tensor:
     Raises:
         ValueError: a load is negative or not finite, or there are fewer slots than experts.
         TypeError: ``load`` is not a float or integer tensor.
+
     """
     return _arrays.tensor(_core.replicate(_arrays.loads(load, "load", (1,)), num_slots))
 
@@ -71,6 +72,7 @@ def pack_balanced(weight: torch.Tensor, num_ranks: int) -> Packing:
     Raises:
         ValueError: a weight is negative or not finite, or ``n`` does not divide evenly.
         TypeError: ``weight`` is not a float or integer tensor.
+
     """
     rank_of, rank_load, bound = _core.pack_balanced(
         _arrays.loads(weight, "weight", (1,)), num_ranks
@@ -89,6 +91,7 @@ def place_experts(load: torch.Tensor, num_ranks: int, slots_per_rank: int) -> Pl
     Raises:
         ValueError: a load is negative or not finite, or there are fewer slots than experts.
         TypeError: ``load`` is not a float or integer tensor.
+
     """
     values = _arrays.loads(load, "load", (1, 2))
     layers = np.atleast_2d(values)

@@ -35,6 +35,7 @@ def group_by_expert(topk_ids: torch.Tensor, num_experts: int) -> Grouping:
     Raises:
         ValueError: an id lies outside ``[-1, num_experts)``, or there is no expert.
         TypeError: ``topk_ids`` is not an integer tensor.
+
     """
     ids = _arrays.indices(topk_ids, "topk_ids", (1, 2))
     choices = ids.shape[1] if ids.ndim == 2 else 1

@@ -61,6 +61,7 @@ def launch(
     Raises:
         ValueError: the device is not the CPU.
         TypeError: an argument is no tensor and no number.
+
     """
     lower(device)
     lowered = {name: lower(value) for name, value in arguments.items()}

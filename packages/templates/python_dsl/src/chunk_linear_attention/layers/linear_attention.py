@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
 from chunk_linear_attention.ops.chunk import chunk_linear_attention
 from chunk_linear_attention.ops.recurrent import recurrent_linear_attention
@@ -27,6 +27,7 @@ class LinearAttention(nn.Module):
 
     Raises:
         ValueError: ``num_heads`` does not divide ``hidden_size``.
+
     """
 
     def __init__(

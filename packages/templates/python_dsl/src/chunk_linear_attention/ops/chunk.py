@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
 from chunk_linear_attention.utils.inputs import prepare
 
@@ -24,7 +24,8 @@ def chunk_linear_attention(
     one that is no multiple of ``chunk_size``; the chunk size changes speed and rounding only.
 
     Args:
-        q, k: ``[B, T, H, K]``, float16, bfloat16, float32 or float64.
+        q: ``[B, T, H, K]``, float16, bfloat16, float32 or float64.
+        k: ``[B, T, H, K]``, of the same type.
         v: ``[B, T, H, V]``, of the same type.
         g: ``[B, T, H]``, natural logarithm of the decay, expected to be at most 0; None: no decay.
         scale: factor of ``q``; None: ``K ** -0.5``.
@@ -39,6 +40,7 @@ def chunk_linear_attention(
     Raises:
         ValueError: shapes that do not fit, or ``chunk_size`` below 1.
         TypeError: an argument is not a floating-point tensor, or q, k and v differ in type.
+
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1; found {chunk_size}")

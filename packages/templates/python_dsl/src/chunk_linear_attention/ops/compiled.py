@@ -36,6 +36,7 @@ def compiled_linear_attention(
         ValueError: shapes that do not fit, or tensors that are not on the CPU.
         TypeError: an argument is not a floating-point tensor, or q, k and v differ in type.
         RuntimeError: an argument requires a gradient while gradients are recorded.
+
     """
     given = [t for t in (q, k, v, g, initial_state) if isinstance(t, torch.Tensor)]
     if torch.is_grad_enabled() and any(t.requires_grad for t in given):

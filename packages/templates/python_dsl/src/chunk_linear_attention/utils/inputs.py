@@ -40,6 +40,7 @@ def prepare(
     Raises:
         ValueError: a shape does not fit the others; the message names the argument and both shapes.
         TypeError: an argument is not a floating-point tensor, or q, k and v differ in type.
+
     """
     _check_types(q, k, v, g, initial_state)
     if q.ndim != 4 or 0 in q.shape:
