@@ -95,14 +95,17 @@ def declared(path: Path) -> tuple[EcosystemLibrary, ...]:
     """
     if not path.is_file():
         raise ConfigError(f"no declaration file {path}", next_step="give --declare a Python file")
-    spec = importlib.util.spec_from_file_location(f"_declared_{path.stem}", path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise ConfigError(f"{path} is not a Python file", next_step="give --declare a .py file")
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(f"_declared_{path.stem}")
+    module.__file__ = str(path)
     try:
-        spec.loader.exec_module(module)
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))  # noqa: S102 - what it is for
         found = tuple(module.LIBRARIES)
-    except Exception as error:
+        strangers = [item for item in found if not isinstance(item, EcosystemLibrary)]
+        if strangers:
+            raise TypeError(f"LIBRARIES holds {strangers[0]!r}, which is no EcosystemLibrary")
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{path} cannot be read as declarations: {type(error).__name__}: {error}",
             cause="a declaration file defines LIBRARIES, a tuple of EcosystemLibrary",

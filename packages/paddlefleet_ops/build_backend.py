@@ -87,7 +87,8 @@ def build_wheel(
 ) -> str:
     """Build the raw wheel into ``wheel_directory`` and return its file name; PEP 517."""
     _install_assembly()
-    return build_meta.build_wheel(wheel_directory, dict(config_settings or {}), None)
+    name: str = build_meta.build_wheel(wheel_directory, dict(config_settings or {}), None)
+    return name
 
 
 def build_editable(
@@ -95,7 +96,8 @@ def build_editable(
 ) -> str:
     """Collect the artifacts into the source tree and install it in place; PEP 660."""
     _install_assembly()
-    return build_meta.build_editable(wheel_directory, dict(config_settings or {}), None)
+    name: str = build_meta.build_editable(wheel_directory, dict(config_settings or {}), None)
+    return name
 
 
 def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:

@@ -40,6 +40,14 @@ def nvcc_release(nvcc: Path) -> str:
     return match.group(1)
 
 
+def _capability_problem(text: str) -> str:
+    try:
+        compute_capability(text)
+    except ValueError as error:
+        return f"PADDLE_CUDA_ARCH_LIST: {error}"
+    return ""
+
+
 def probe_target(environ: Mapping[str, str] = os.environ) -> Target:
     """The target of a plain build. Raises :class:`ProbeError` when something is not said."""
     problems = []
@@ -53,11 +61,7 @@ def probe_target(environ: Mapping[str, str] = os.environ) -> Target:
     capabilities = tuple(filter(None, re.split(r"[;, ]+", listed)))
     if not capabilities:
         problems.append("PADDLE_CUDA_ARCH_LIST is not set: write it like '8.0;9.0;10.0'")
-    for text in capabilities:
-        try:
-            compute_capability(text)
-        except ValueError as error:
-            problems.append(f"PADDLE_CUDA_ARCH_LIST: {error}")
+    problems += filter(None, map(_capability_problem, capabilities))
     if problems or nvcc is None:
         raise ProbeError("cannot tell what to build for:\n  " + "\n  ".join(problems))
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
