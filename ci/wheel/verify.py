@@ -44,8 +44,10 @@ def verify(
         "check-wheel-contents",
         *("check_wheel_contents", "--no-config", f"--ignore={','.join(checks)}", str(wheel)),
     )
+    # No search path: else the symbols of a CUDA library that happens to be on this host would count.
     show = _tool(
-        "auditwheel", "auditwheel", "show", "--json", "--allow-pure-python-wheel", str(wheel)
+        "auditwheel",
+        *("auditwheel", "show", "--json", "--allow-pure-python-wheel", "--ldpaths=", str(wheel)),
     )
     _write_log(log, (twine, contents, show))
     return (
@@ -59,12 +61,16 @@ def verify(
 
 def _tool(name: str, module: str, *arguments: str) -> Completed:
     argv = (sys.executable, "-m", module, *arguments)
-    env = {key: value for key, value in os.environ.items() if not key.startswith("AUDITWHEEL_PLAT")}
+    env = {name: os.environ[name] for name in os.environ if not _misleads(name)}
     env |= {"NO_COLOR": "1", "COLUMNS": "200", "PYTHONWARNINGS": "ignore"}
     done = run(Command(argv, env=env, timeout=_TIMEOUT, label=name))
     if not done.ok and f"No module named {module}" in done.output:
         raise missing_tool(name)
     return done
+
+
+def _misleads(variable: str) -> bool:
+    return variable.startswith("AUDITWHEEL_") or variable == "LD_LIBRARY_PATH"
 
 
 def _write_log(log: Path, runs: Sequence[Completed]) -> None:
