@@ -514,6 +514,7 @@ def _wheel(
 
 
 def _record(state: _Progressing, manifest: Mapping[str, object]) -> None:
+    """Write the build record beside the wheel; again with the import suite's outcome after it."""
     if state.repaired is None:
         return
     libraries = {
@@ -536,8 +537,21 @@ def _record(state: _Progressing, manifest: Mapping[str, object]) -> None:
             "executor": state.executor.name,
             "excluded": [item.pattern for item in state.repaired.excluded],
             "grafted": list(state.repaired.grafted),
+            "import_suite": _import_values(state.imported),
         },
     )
+
+
+def _import_values(result: ImportResult | None) -> dict[str, object] | None:
+    if result is None:
+        return None
+    return {
+        "passed": result.passed,
+        "failed": result.failed,
+        "skipped": result.skipped,
+        "libraries": {item.name: [item.state, *item.reasons] for item in result.states},
+        "packages": list(result.packages),
+    }
 
 
 def _manifest(state: _Progressing) -> dict[str, object]:
@@ -638,6 +652,7 @@ def _import(state: _Progressing, work: Path, logs: Path, narrator: Narrator) -> 
         work=work / "import",
         log=logs / "import.log",
     )
+    _record(state, read_manifest(state.repaired.path))
     result = state.imported
     narrator.end(cell.id, f"import suite: {result.passed} passed, {result.failed} failed")
     _raise_red(cell.id, result)
@@ -716,7 +731,10 @@ def _import_cell(
         compiler="none needed",
         libraries=tuple(
             LibraryRow(
-                item.name, "in the wheel", imported=item.state, reason="; ".join(item.reasons)
+                item.name,
+                "in the wheel" if item.in_wheel else "left out",
+                imported=item.state,
+                reason="; ".join(item.reasons),
             )
             for item in (result.states if result else ())
         ),
@@ -726,7 +744,7 @@ def _import_cell(
         not_publishable_because=tuple(manifest["not_publishable_because"]),
         import_passed=result.passed if result else 0,
         import_failed=result.failed if result else 0,
-        import_failures=result.failures if result else (),
+        import_failures=result.problems if result and not result.ok else (),
         import_log=str(result.log) if result else "",
         error=error.as_dict() if error else None,
     )
@@ -738,9 +756,9 @@ def _raise_red(cell_id: str, result: ImportResult) -> None:
     raise SuiteError(
         f"the import suite of {cell_id} is red: {result.passed} passed, {result.failed} failed, "
         f"{result.skipped} skipped",
-        cause=(*result.failures, *result.skip_reasons, "nothing was executed")[0],
+        cause=result.problems[0],
         next_step=f"read {result.log}",
-        details=(*result.failures, *result.skip_reasons),
+        details=result.problems,
     )
 
 
@@ -767,7 +785,7 @@ def _cell_report(state: _Progressing, error: FarmError | None) -> CellReport:
         gates=state.gates,
         import_passed=imported.passed if imported else 0,
         import_failed=imported.failed if imported else 0,
-        import_failures=imported.failures if imported else (),
+        import_failures=imported.problems if imported and not imported.ok else (),
         import_log=str(imported.log) if imported else "",
         stage_seconds=dict(state.stage_seconds),
         error=error.as_dict() if error else None,

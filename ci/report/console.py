@@ -105,12 +105,14 @@ def _print_cell(console: Console, cell: CellReport) -> None:
     for note in cell.notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
     if cell.wheel:
-        console.print(
-            f"wheel: {escape(cell.wheel)} ({megabytes(cell.wheel_size)}, tag {cell.tag})",
-            soft_wrap=True,
-        )
-        console.print(f"repair: {escape(cell.repair)}", soft_wrap=True)
-        console.print(f"gates: {escape(', '.join(cell.gates))}", soft_wrap=True)
+        console.print(f"wheel: {escape(cell.wheel)} ({megabytes(cell.wheel_size)})", soft_wrap=True)
+        for name, text in (
+            ("tag", cell.tag),
+            ("repair", cell.repair),
+            ("gates passed", ", ".join(cell.gates)),
+        ):
+            if text:
+                console.print(f"{name}: {escape(text)}", soft_wrap=True)
         if not cell.publishable:
             because = "; ".join(cell.not_publishable_because)
             console.print(f"[yellow]not publishable[/yellow]: {escape(because)}", soft_wrap=True)
@@ -121,8 +123,6 @@ def _print_cell(console: Console, cell: CellReport) -> None:
             f"[/{colour}] ({escape(cell.import_log)})",
             soft_wrap=True,
         )
-        for failure in cell.import_failures:
-            console.print(f"  {escape(failure)}", soft_wrap=True)
     stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in cell.stage_seconds.items())
     if stages:
         console.print(f"times: {stages}", soft_wrap=True)

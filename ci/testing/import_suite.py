@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
@@ -34,6 +35,16 @@ class LibraryState:
     name: str
     state: str
     reasons: tuple[str, ...]
+    in_wheel: bool = True
+
+
+@dataclass(frozen=True)
+class TestFailure:
+    """A test case that failed. ``library`` is what the case is about, empty for the whole package."""
+
+    test: str
+    library: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ class ImportResult:
     skipped: int
     seconds: float
     states: tuple[LibraryState, ...]
-    failures: tuple[str, ...]
+    failures: tuple[TestFailure, ...]
     skip_reasons: tuple[str, ...]
     packages: tuple[str, ...]
     log: Path
@@ -54,6 +65,23 @@ class ImportResult:
     def ok(self) -> bool:
         """True when something was executed, nothing failed and nothing was skipped."""
         return self.passed > 0 and self.failed == 0 and self.skipped == 0
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong, each thing once: libraries that failed to load, other failures, skips."""
+        failed = {state.name: state for state in self.states if state.state == "failed"}
+        lines = [
+            f"{name} failed to load: {' '.join(state.reasons)}" for name, state in failed.items()
+        ]
+        lines += [
+            f"{failure.test}: {failure.message}"
+            for failure in self.failures
+            if failure.library not in failed
+        ]
+        lines += [f"skipped: {reason}" for reason in self.skip_reasons]
+        if not self.passed:
+            lines.append("nothing was executed")
+        return tuple(lines)
 
 
 def run_import_suite(
@@ -90,11 +118,9 @@ def run_import_suite(
 def _suite_command(environment: Environment, folder: Path, report: Path) -> Command:
     return Command(
         argv=(
-            str(environment.python), "-P", "-m", "pytest", SUITE_FILE, "-p", "no:cacheprovider",
-            "-o", "junit_family=xunit2", f"--junitxml={report}", "-rA", "--tb=short",
-        ) if _has_safe_path(environment) else (
-            str(environment.python), "-m", "pytest", SUITE_FILE, "-p", "no:cacheprovider",
-            "-o", "junit_family=xunit2", f"--junitxml={report}", "-rA", "--tb=short",
+            str(environment.python), *_safe_path(environment), "-m", "pytest", SUITE_FILE,
+            "-p", "no:cacheprovider", "-o", "junit_family=xunit2", f"--junitxml={report}", "-rA",
+            "--tb=short",
         ),
         cwd=folder,
         env=_clean_environment(environment, folder),
@@ -103,9 +129,9 @@ def _suite_command(environment: Environment, folder: Path, report: Path) -> Comm
     )  # fmt: skip
 
 
-def _has_safe_path(environment: Environment) -> bool:
-    """``-P`` (no unsafe path) exists from Python 3.11 on."""
-    return not any(environment.folder.glob("lib/python3.10"))
+def _safe_path(environment: Environment) -> tuple[str, ...]:
+    """``-P`` keeps the working folder off ``sys.path``; it exists from Python 3.11 on."""
+    return () if any(environment.folder.glob("lib/python3.10")) else ("-P",)
 
 
 def _clean_environment(environment: Environment, folder: Path) -> dict[str, str]:
@@ -134,7 +160,9 @@ def _loader_table(
     try:
         document = json.JSONDecoder().raw_decode(done.output[start + 1 :])[0]
         return tuple(
-            LibraryState(str(row["name"]), str(row["state"]), tuple(row["reasons"]))
+            LibraryState(
+                str(row["name"]), str(row["state"]), tuple(row["reasons"]), bool(row["in_wheel"])
+            )
             for row in document["libraries"]
         )
     except (ValueError, KeyError, TypeError) as error:
@@ -174,11 +202,17 @@ def _result(
         skipped=len(skipped),
         seconds=done.seconds,
         states=states,
-        failures=tuple(f"{case.get('name')}: {_message(case)}" for case in failed),
+        failures=tuple(_failure(case) for case in failed),
         skip_reasons=tuple(_message(case) for case in skipped),
         packages=packages,
         log=log,
     )
+
+
+def _failure(case: ET.Element) -> TestFailure:
+    name = case.get("name") or "?"
+    match = re.fullmatch(r"\w+\[(.+)\]", name)
+    return TestFailure(name, match.group(1) if match else "", _message(case))
 
 
 def _message(case: ET.Element) -> str:

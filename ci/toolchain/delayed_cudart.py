@@ -1,7 +1,8 @@
 """A ``libcudart_static.a`` for CUDA homes whose packages have the shared library only.
 
 nvcc links the CUDA run-time library statically unless told otherwise, so that a library loads on
-hosts without CUDA; the CUDA 12 packages bring ``libcudart.so.12`` alone. The archive made here keeps
+hosts without CUDA; the packages of CUDA 12.6 bring ``libcudart.so.12`` alone (those of 12.9 and 13
+have the static one). The archive made here keeps
 that promise: it defines each function of the shared library as a jump through a table, and fills the
 table when the library that it was linked into is loaded, from the ``libcudart.so.12`` that the
 process already has (Paddle's or torch's), that the loader finds, or that lies in the ``nvidia``
