@@ -61,10 +61,11 @@ class Kept:
 
 @dataclass(frozen=True)
 class IgnoredCheck:
-    """A check of check-wheel-contents that does not apply, and why."""
+    """A check of check-wheel-contents that does not apply, and why; to ``paths`` only, if there are any."""
 
     code: str
     reason: str
+    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ def load_policy(path: Path = POLICY_FILE) -> Policy:
     return Policy(
         libraries=tuple(_kept(row) for row in data["library"]),
         ignored_checks=tuple(
-            IgnoredCheck(row["code"], row["reason"]) for row in data.get("ignored_check", [])
+            IgnoredCheck(row["code"], row["reason"], tuple(row.get("paths", ())))
+            for row in data.get("ignored_check", [])
         ),
     )
 

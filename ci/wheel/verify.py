@@ -25,6 +25,7 @@ from ci.wheel.tags import missing_tool
 
 _TIMEOUT = 1800.0
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
+_COLOUR = re.compile(r"\x1b?\[[0-9;]*m")
 _CHECK = re.compile(r"^.*: (?P<code>W\d{3}): (?P<text>.*)$")
 
 
@@ -38,11 +39,11 @@ def verify(
     """
     policy = policy or load_policy()
     facts = read_facts(wheel)
-    checks = [check.code for check in policy.ignored_checks]
+    ignored = [check.code for check in policy.ignored_checks if not check.paths]
     twine = _tool("twine", "twine", "check", "--strict", "--", str(wheel))
     contents = _tool(
         "check-wheel-contents",
-        *("check_wheel_contents", "--no-config", f"--ignore={','.join(checks)}", str(wheel)),
+        *("check_wheel_contents", "--no-config", f"--ignore={','.join(ignored)}", str(wheel)),
     )
     # No search path: else the symbols of a CUDA library that happens to be on this host would count.
     show = _tool(
@@ -54,7 +55,7 @@ def verify(
         *judge.record_findings(facts),
         *judge.metadata_findings(facts),
         *twine_findings(wheel.name, twine),
-        *contents_findings(wheel.name, contents),
+        *contents_findings(wheel.name, contents, policy),
         *show_findings(facts, show, (*policy.patterns, *excluded)),
     )
 
@@ -83,7 +84,7 @@ def twine_findings(wheel: str, done: Completed) -> tuple[Finding, ...]:
     """``twine check --strict`` ends with status 0, or its reasons are findings."""
     if done.ok:
         return ()
-    lines = [line.strip() for line in done.output.splitlines()]
+    lines = [_COLOUR.sub("", line).strip() for line in done.output.splitlines()]
     reasons = [line for line in lines if line and not line.startswith("Checking ")]
     why = " ".join(reasons) or f"status {done.returncode}"
     return (
@@ -91,24 +92,33 @@ def twine_findings(wheel: str, done: Completed) -> tuple[Finding, ...]:
     )
 
 
-def contents_findings(wheel: str, done: Completed) -> tuple[Finding, ...]:
-    """One finding for each check of check-wheel-contents that failed."""
+def contents_findings(wheel: str, done: Completed, policy: Policy) -> tuple[Finding, ...]:
+    """One finding for each check of check-wheel-contents that failed, without what the policy ignores."""
     if done.ok:
         return ()
-    found: list[Finding] = []
-    code, text, paths = "", "", list[str]()
-    for line in [*done.output.splitlines(), "end: W000: "]:
-        match = _CHECK.match(line)
-        if match is None:
-            paths.append(line.strip())
-            continue
-        if code:
-            found.append(_contents(wheel, code, text, paths))
-        code, text, paths = match["code"], match["text"].rstrip(":"), []
-    if not found:
+    failed = _failed_checks(done.output.splitlines())
+    if not failed:
         why = done.output.strip() or f"status {done.returncode}"
-        found.append(_contents(wheel, "check-wheel-contents", why, []))
+        return (_contents(wheel, "check-wheel-contents", why, ()),)
+    found = []
+    for code, text, paths in failed:
+        ignored = [p for check in policy.ignored_checks if check.code == code for p in check.paths]
+        left = _remaining(paths, ignored)
+        if left or not paths:
+            found.append(_contents(wheel, code, text, left))
     return tuple(found)
+
+
+def _failed_checks(lines: Sequence[str]) -> list[tuple[str, str, list[str]]]:
+    """Code, text and paths of each failed check; its paths stand below it, indented."""
+    failed: list[tuple[str, str, list[str]]] = []
+    for line in lines:
+        match = _CHECK.match(line)
+        if match is not None:
+            failed.append((match["code"], match["text"].rstrip(":"), []))
+        elif failed and line.startswith("  "):
+            failed[-1][2].append(line.strip())
+    return failed
 
 
 def _contents(wheel: str, code: str, text: str, paths: Sequence[str]) -> Finding:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from packaging.tags import Tag
-from tests.unit.wheel.wheels import Gcc, own_suffix, readelf, write_wheel
 
 from ci.errors import FindingError
 from ci.wheel.elf import abi_suffix
 from ci.wheel.facts import read_facts, read_host_elf
+from tests.unit.wheel.wheels import Gcc, own_suffix, readelf, write_wheel
 
 DYNAMIC = re.compile(r"\((\w+)\)\s+.*\[(.*)\]")
 

@@ -4,7 +4,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
-from tests.unit.wheel.wheels import Gcc, write_wheel
 
 from ci.errors import ConfigError, FindingError
 from ci.wheel.facts import WheelFacts, read_facts
@@ -16,20 +15,74 @@ from ci.wheel.policy import (
     load_policy,
     original_soname,
 )
+from tests.unit.wheel.wheels import Gcc, write_wheel
 
 # Read from the file lists of NVIDIA's wheels: CUDA 12.9 (…-cu12) and 13.0.
 SHIPPED = {
-    12: """libcudart.so.12 libcublas.so.12 libcublasLt.so.12 libcufft.so.11 libcurand.so.10
-        libcusolver.so.11 libcusparse.so.12 libnvrtc.so.12 libnvrtc-builtins.so.12.9 libnvJitLink.so.12
-        libcupti.so.12 libnvfatbin.so.12 libcufile.so.0 libnccl.so.2 libcudnn.so.9 libcudnn_ops.so.9
-        libnvshmem_host.so.3 libcusparseLt.so.0 libnvtx3interop.so.1""".split(),
-    13: """libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcufft.so.12 libcurand.so.10
-        libcusolver.so.12 libcusparse.so.12 libnvrtc.so.13 libnvrtc-builtins.so.13.0 libnvJitLink.so.13
-        libcupti.so.13 libnvfatbin.so.13 libcufile.so.0 libnccl.so.2 libcudnn.so.9 libcudnn_ops.so.9
-        libnvshmem_host.so.3 libcusparseLt.so.0 libnvtx3interop.so.1""".split(),
+    12: [
+        "libcudart.so.12",
+        "libcublas.so.12",
+        "libcublasLt.so.12",
+        "libcufft.so.11",
+        "libcurand.so.10",
+        "libcusolver.so.11",
+        "libcusparse.so.12",
+        "libnvrtc.so.12",
+        "libnvrtc-builtins.so.12.9",
+        "libnvJitLink.so.12",
+        "libcupti.so.12",
+        "libnvfatbin.so.12",
+        "libcufile.so.0",
+        "libnccl.so.2",
+        "libcudnn.so.9",
+        "libcudnn_ops.so.9",
+        "libnvshmem_host.so.3",
+        "libcusparseLt.so.0",
+        "libnvtx3interop.so.1",
+    ],
+    13: [
+        "libcudart.so.13",
+        "libcublas.so.13",
+        "libcublasLt.so.13",
+        "libcufft.so.12",
+        "libcurand.so.10",
+        "libcusolver.so.12",
+        "libcusparse.so.12",
+        "libnvrtc.so.13",
+        "libnvrtc-builtins.so.13.0",
+        "libnvJitLink.so.13",
+        "libcupti.so.13",
+        "libnvfatbin.so.13",
+        "libcufile.so.0",
+        "libnccl.so.2",
+        "libcudnn.so.9",
+        "libcudnn_ops.so.9",
+        "libnvshmem_host.so.3",
+        "libcusparseLt.so.0",
+        "libnvtx3interop.so.1",
+    ],
 }
-FRAMEWORKS = """libpaddle.so libphi.so libphi_core.so libphi_gpu.so libcommon.so libtorch.so
-    libtorch_cpu.so libtorch_python.so libc10.so libc10_cuda.so libtvm_ffi.so""".split()
+FRAMEWORKS = [
+    "libpaddle.so",
+    "libphi.so",
+    "libphi_core.so",
+    "libphi_gpu.so",
+    "libcommon.so",
+    "libtorch.so",
+    "libtorch_cpu.so",
+    "libtorch_python.so",
+    "libc10.so",
+    "libc10_cuda.so",
+    "libtvm_ffi.so",
+]
+OTHERS = [
+    "libz.so.1",
+    "libc.so.6",
+    "libstdc++.so.6",
+    "libnuma.so.1",
+    "libtorch_c_dlpack_addon_torch28-cuda.so",  # torch-c-dlpack-ext
+    "libcudnn_frontend_helper.a",
+]
 DRIVER = ["libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvcuvid.so.1"]
 
 
@@ -66,7 +119,7 @@ def test_frameworks_and_the_driver_are_kept_outside_of_every_cuda(soname: str) -
     assert kept.fits(soname, 13)
 
 
-@pytest.mark.parametrize("soname", ["libz.so.1", "libc.so.6", "libstdc++.so.6", "libnuma.so.1"])
+@pytest.mark.parametrize("soname", OTHERS)
 def test_other_libraries_are_not_of_the_policy(soname: str) -> None:
     assert load_policy().find(soname) is None
 

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 from packaging.utils import parse_wheel_filename
+
+from ci.errors import FindingError, ToolchainError
+from ci.wheel import repair as repair_module
+from ci.wheel.repair import Repaired, repair
 from tests.unit.wheel.wheels import (
     OTHER_PYTHON,
     PYTHON_TAG,
@@ -17,10 +21,6 @@ from tests.unit.wheel.wheels import (
     unpack,
     write_wheel,
 )
-
-from ci.errors import FindingError, ToolchainError
-from ci.wheel import repair as repair_module
-from ci.wheel.repair import Repaired, repair
 
 USES_OUTSIDE = "int from_outside(void); int answer(void) { return 35 + from_outside(); }"
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import packaging.tags
 import pytest
-from tests.unit.wheel.wheels import Gcc, own_suffix, write_wheel
 
 from ci.errors import FindingError
 from ci.wheel.facts import WheelFacts, read_facts
 from ci.wheel.tags import analyze, compute_tag, python_findings
+from tests.unit.wheel.wheels import Gcc, own_suffix, write_wheel
 
 CALLS_PYTHON = "extern int PyLong_AsLong(void *); int f(void *p) { return PyLong_AsLong(p); }"
 

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.wheel.wheels import PYTHON_TAG, Gcc, write_wheel
 
 from ci.errors import ToolchainError
 from ci.wheel import verify as verify_module
 from ci.wheel.policy import load_policy
 from ci.wheel.repair import repair
 from ci.wheel.verify import shown_platform, verify
+from tests.unit.wheel.wheels import PYTHON_TAG, Gcc, write_wheel
 
 
 def rules(wheel: Path, folder: Path, *, excluded: tuple[str, ...] = ()) -> list[str]:
@@ -60,7 +60,8 @@ def test_a_wheel_without_readme_fails_twine(tmp_path: Path) -> None:
     wheel = repaired(write_wheel(tmp_path, {}, readme=""), tmp_path)
     [finding] = verify(wheel, log=tmp_path / "verify.log")
     assert finding.rule == "twine"
-    assert "long_description" in finding.why
+    assert "`long_description` missing" in finding.why
+    assert "[33m" not in finding.why
 
 
 def test_bytecode_in_the_wheel_is_a_finding_with_its_place(tmp_path: Path) -> None:
@@ -74,12 +75,33 @@ def test_bytecode_in_the_wheel_is_a_finding_with_its_place(tmp_path: Path) -> No
 
 def test_a_module_beside_the_package_is_a_finding(tmp_path: Path) -> None:
     raw = write_wheel(tmp_path, {"stray.txt": b"x"})
-    assert rules(repaired(raw, tmp_path), tmp_path) == ["W003"]
+    assert rules(repaired(raw, tmp_path), tmp_path) == ["W003", "W009"]
 
 
 def test_a_common_name_at_the_top_is_a_finding(tmp_path: Path) -> None:
     raw = write_wheel(tmp_path, {"tests/__init__.py": b"x = 1\n"})
     assert "W005" in rules(repaired(raw, tmp_path), tmp_path)
+
+
+def test_a_second_package_beside_the_package_is_a_finding(tmp_path: Path) -> None:
+    raw = write_wheel(tmp_path, {"quack/__init__.py": b"x = 1\n"})
+    [finding] = verify(repaired(raw, tmp_path), log=tmp_path / "verify.log")
+    assert (finding.rule, finding.place) == ("W009", "quack/")
+
+
+def test_a_grafted_library_without_a_version_and_one_loaded_by_path_pass(
+    gcc: Gcc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = gcc.shared("libops.so", needs=[gcc.fake("libwidget.so")]).read_bytes()
+    files = {"paddlefleet_ops/moe/libops-cu13.so": library}
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(gcc.outside))
+    assert rules(repaired(write_wheel(tmp_path, files), tmp_path), tmp_path) == []
+
+
+def test_a_module_that_cannot_be_imported_is_a_finding(tmp_path: Path) -> None:
+    raw = write_wheel(tmp_path, {"paddlefleet_ops/flash-attention/ops.py": b"x = 1\n"})
+    [finding] = verify(repaired(raw, tmp_path), log=tmp_path / "verify.log")
+    assert (finding.rule, finding.place) == ("W004", "paddlefleet_ops/flash-attention/ops.py")
 
 
 def test_a_tag_below_the_content_is_a_finding(gcc: Gcc, tmp_path: Path) -> None:
