@@ -364,7 +364,7 @@ def _build_environment(plan: CellPlan) -> Environment:
         for library in plan.selection.selected
         for text in build_utils.requirements(library.build_requires, target)
     ]
-    lock = lock_for([*BUILD_BASE, *declared], plan.cell.python, "build")
+    lock = lock_for([*BUILD_BASE, *declared], plan.cell.python, "build", plan.request.cache_dir)
     return cached_environment(lock, plan.chosen.interpreter, plan.request.cache_dir)
 
 
@@ -649,6 +649,7 @@ def _import(state: _Progressing, work: Path, logs: Path, narrator: Narrator) -> 
         ],
         paddle=cell.paddle.cpu,
         executor=state.executor,
+        cache_dir=plan.request.cache_dir,
         work=work / "import",
         log=logs / "import.log",
     )
@@ -714,6 +715,7 @@ def _import_cell(
             run_requires=[text for item in manifest["libraries"] for text in item["run_requires"]],
             paddle=entry.paddle.cpu,
             executor=executor,
+            cache_dir=cache_dir,
             work=work,
             log=out_dir / "logs" / cell_id / "import.log",
         )

@@ -9,6 +9,8 @@ resolved and hashed on the spot. No lock holds an index address.
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
 import re
 import sys
 import tempfile
@@ -117,15 +119,37 @@ def _fingerprint(requirements: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(requirements)).encode()).hexdigest()[:16]
 
 
-def lock_for(requirements: Sequence[str], python: str, name: str) -> Lock:
+def lock_for(requirements: Sequence[str], python: str, name: str, cache_dir: Path) -> Lock:
     """The lock of one environment: ``requirements`` for ``python`` (``3.12``), versions as committed.
 
-    Raises :class:`~ci.errors.ConfigError` when the requirements cannot be met together, and
-    :class:`~ci.errors.InfrastructureError` when the index cannot be reached.
+    When the committed lock ``name`` decides every version, the result can only be one text and is kept
+    in the cache, so that the next run needs no index. Raises :class:`~ci.errors.ConfigError` when the
+    requirements cannot be met together, and :class:`~ci.errors.InfrastructureError` when the index
+    cannot be reached.
     """
     for text in requirements:
         _valid(text)
-    return Lock(_compile(sorted(set(requirements)), ("--python-version", python), committed(name)))
+    wanted = sorted(set(requirements))
+    constraint = committed(name)
+    kept = cache_dir / "locks" / f"{_lock_key(wanted, python, constraint)}.txt"
+    if kept.exists():
+        return Lock(kept.read_text("utf-8"))
+    lock = Lock(_compile(wanted, ("--python-version", python), constraint))
+    if lock.pins.keys() <= Lock(constraint.read_text("utf-8")).pins.keys():
+        _keep(kept, lock.text)
+    return lock
+
+
+def _lock_key(requirements: Sequence[str], python: str, constraint: Path) -> str:
+    inputs = (*requirements, python, platform.machine(), constraint.read_text("utf-8"))
+    return hashlib.sha256("\n".join(inputs).encode()).hexdigest()[:24]
+
+
+def _keep(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    scratch.write_text(text, "utf-8")
+    os.replace(scratch, path)
 
 
 def _valid(text: str) -> None:

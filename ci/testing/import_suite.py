@@ -92,6 +92,7 @@ def run_import_suite(
     run_requires: Sequence[str],
     paddle: str,
     executor: Executor,
+    cache_dir: Path,
     work: Path,
     log: Path,
 ) -> ImportResult:
@@ -102,7 +103,7 @@ def run_import_suite(
     """
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    lock = lock_for((*IMPORT_BASE, paddle, *run_requires), python, "import")
+    lock = lock_for((*IMPORT_BASE, paddle, *run_requires), python, "import", cache_dir)
     environment = make_environment(lock, interpreter, work / "environment")
     install_wheel(environment, wheel)
     folder = work / "suite"
