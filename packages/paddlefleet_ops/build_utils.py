@@ -862,7 +862,7 @@ TEMPLATES: tuple[EcosystemLibrary, ...] = (
         module="ep_exchange",
         kind="ep_comm",
         hint="guard the call with is_ep_exchange_available() and use the all-to-all token dispatcher",
-        public_names=("Dispatcher", "all_to_all_v"),
+        public_names=("Buffer", "all_to_all_v"),
         compat_scope=("ep_exchange",),
         varies_by=frozenset(),
         build_requires=("setuptools>=77",),
