@@ -7,6 +7,7 @@ by the farm and by a plain ``pip wheel`` through the same functions.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -140,30 +141,33 @@ def overrides_label(overridden: Mapping[str, SourceRecord]) -> str:
 def tree_hash(folder: Path) -> str:
     """SHA-256 over the relative paths, modes and contents below ``folder``: ``sha256:…``.
 
-    Version control data and byte code are left out; a symbolic link counts by its target.
+    Version control data, byte code, caches and what setuptools leaves behind are left out, as in the
+    copy that a library is built from (``build_steps.NOT_COPIED``); a symbolic link counts by its target.
     """
     digest = hashlib.sha256()
     for path in sorted(_source_files(folder), key=lambda path: path.relative_to(folder).as_posix()):
-        name = path.relative_to(folder).as_posix()
+        name = os.fsencode(path.relative_to(folder).as_posix())
         if path.is_symlink():
-            digest.update(f"l {name}\0{path.readlink()}\0".encode())
+            digest.update(b"l " + name + b"\0" + os.fsencode(path.readlink()) + b"\0")
             continue
-        mode = "x" if path.stat().st_mode & 0o111 else "f"
-        digest.update(f"{mode} {name}\0".encode())
+        mode = b"x " if path.stat().st_mode & 0o111 else b"f "
+        digest.update(mode + name + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return f"sha256:{digest.hexdigest()}"
 
 
-_SKIPPED = {".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", "build"}
+_SKIPPED = {".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 
 
-def _source_files(folder: Path) -> list[Path]:
+def _source_files(folder: Path, *, top: bool = True) -> list[Path]:
     found: list[Path] = []
     for path in folder.iterdir():
         if path.name in _SKIPPED or path.name.endswith((".pyc", ".egg-info")):
             continue
+        if top and path.name == "build":
+            continue
         if path.is_dir() and not path.is_symlink():
-            found += _source_files(path)
+            found += _source_files(path, top=False)
         else:
             found.append(path)
     return found

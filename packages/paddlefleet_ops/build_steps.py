@@ -11,7 +11,6 @@ REQUEST.json``), the build backend calls :func:`build_library`. Standard library
 
 from __future__ import annotations
 
-import configparser
 import email
 import fnmatch
 import importlib.util
@@ -21,14 +20,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
-KEPT_VARIABLES = ("LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "MAKEFLAGS")
-COPY_IGNORED = shutil.ignore_patterns(
-    ".git", "__pycache__", "*.pyc", ".pytest_cache", ".mypy_cache"
-)
+KEPT_VARIABLES = ("TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "MAKEFLAGS")
+# What is no source: the same names as build_manifest.tree_hash leaves out, so that a build sees just what
+# its key names. A stale egg-info or build folder would also put old files into the wheel.
+NOT_COPIED = (
+    ".git", "__pycache__", "*.pyc", "*.egg-info", ".pytest_cache", ".mypy_cache", ".ruff_cache",
+)  # fmt: skip
 
 
 class BuildFailedError(Exception):
@@ -97,20 +98,19 @@ class Produced:
 def build_library(request: BuildRequest) -> Produced:
     """Build one library and collect its artifacts below ``request.out``.
 
-    ``out`` appears only when everything is there: a failed build leaves nothing. The compiler's output
-    goes to this process' stdout. Raises :class:`BuildFailedError`.
+    ``out`` appears only when everything is there: a failed build leaves nothing. What pip
+    and the compilers say goes to this process' stdout and stderr. Raises :class:`BuildFailedError`.
     """
-    work = Path(request.work)
+    work, out = Path(request.work), Path(request.out)
+    shutil.rmtree(out, ignore_errors=True)
     source, installed = _prepare(request, work)
     _pip_install(request, source, installed, work)
     distribution, version = _distribution(request.library, installed)
     staged = work / "collected"
     shutil.rmtree(staged, ignore_errors=True)
     ignored = _collect(request, installed, staged)
-    _run_hooks(request, "after_collect", request.hooks_after_collect, staged)
+    _run_hooks(request, "collect", request.hooks_after_collect, staged)
     files = tuple(sorted(_relative_files(staged)))
-    out = Path(request.out)
-    shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     os.replace(staged, out)
     return Produced(distribution, version, files, ignored)
@@ -127,11 +127,22 @@ def _prepare(request: BuildRequest, work: Path) -> tuple[Path, Path]:
     source, installed = work / "source", work / "installed"
     for folder in (source, installed, work / "home", work / "tmp"):
         shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(origin, source, symlinks=True, ignore=COPY_IGNORED)
+    shutil.copytree(origin, source, symlinks=True, ignore=_not_copied(origin))
     for folder in (work / "home", work / "tmp"):
         folder.mkdir(parents=True)
-    _run_hooks(request, "before_build", request.hooks_before_build, source)
+    _run_hooks(request, "prepare", request.hooks_before_build, source)
     return source, installed
+
+
+def _not_copied(origin: Path) -> Callable[[str, list[str]], set[str]]:
+    """``build`` is what setuptools leaves behind only at the top; below it may hold sources."""
+    everywhere = shutil.ignore_patterns(*NOT_COPIED)
+
+    def ignore(folder: str, names: list[str]) -> set[str]:
+        top = {"build"} if Path(folder) == origin else set()
+        return everywhere(folder, names) | (top & set(names))
+
+    return ignore
 
 
 def build_environment(request: BuildRequest, work: Path) -> dict[str, str]:
@@ -152,6 +163,7 @@ def build_environment(request: BuildRequest, work: Path) -> dict[str, str]:
     fixed = {
         "PATH": os.pathsep.join(dict.fromkeys(folders)),
         "HOME": str(work / "home"),
+        "LC_ALL": "C.UTF-8",  # compilers' messages in one language, so that errors are found
         "TMPDIR": str(work / "tmp"),
         "MAX_JOBS": str(request.jobs),
         "PIP_CONFIG_FILE": os.devnull,
@@ -220,7 +232,10 @@ def _collect(request: BuildRequest, installed: Path, staged: Path) -> dict[str, 
             problems.append(f"artifact {source!r} is missing from what its build yielded")
         claimed.update(matches)
         for name in matches:
-            _copy(installed / name, staged / target / PurePosixPath(name).relative_to(source))
+            if (installed / name).is_file():
+                _copy(installed / name, staged / target / PurePosixPath(name).relative_to(source))
+            else:
+                problems.append(f"produced file {name!r} is a link to nothing")
     ignored = {}
     for name in sorted(set(produced) - claimed):
         reason = _reason_to_ignore(name, request.ignored)
@@ -257,17 +272,17 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copy2(source, target, follow_symlinks=True)
 
 
-def _run_hooks(request: BuildRequest, moment: str, names: Sequence[str], folder: Path) -> None:
-    if not names:
-        return
-    hooks = _load_hooks()
+def _run_hooks(request: BuildRequest, stage: str, names: Sequence[str], folder: Path) -> None:
     for name in names:
-        hook = getattr(hooks, name, None)
+        hook = getattr(_load_hooks(), name, None)
         if hook is None:
-            raise BuildFailedError(
-                request.library, "prepare", [f"hook {name!r} ({moment}) is not in build_hooks.py"]
-            )
-        hook(folder)
+            problem = f"hook {name!r} is not in build_hooks.py"
+            raise BuildFailedError(request.library, stage, [problem])
+        try:
+            hook(folder)
+        except Exception as error:
+            problem = f"hook {name!r}: {type(error).__name__}: {error}"
+            raise BuildFailedError(request.library, stage, [problem]) from error
 
 
 def _load_hooks() -> object:
@@ -280,14 +295,27 @@ def _load_hooks() -> object:
     return module
 
 
+# In order: a place in a source file, gcc's and clang's "error:", NVIDIA's "error   :", a linker, CMake,
+# an exception's last line.
 _COMPILER_ERROR = re.compile(
-    r"^(?:.*?[\w./+-]+\.(?:cu|cuh|cpp|cc|cxx|c|h|hpp|inl)[:(]\d+.*?error.*|ptxas (?:fatal|error).*"
-    r"|.*\bfatal error:.*|.*\berror: .*|error   : .*|nvcc fatal.*|.*undefined reference to.*"
-    r"|\w*(?:Error|Exception): .*)$"
+    r"\S*\.(?:cu|cuh|cpp|cc|cxx|c|h|hpp|hxx|inl|ptx)[:(]\d+[:)0-9]*:? (?:fatal |internal compiler )?error\b"
+    r"|.*\b(?:fatal )?error ?: "
+    r"|(?:nvcc|ptxas|nvlink|fatbinary|cicc)\b.*?\b(?:fatal|error)\s*:"
+    r"|.*\berror   :"
+    r"|.*undefined reference to |(?:\S*/)?ld(?:\.\w+)?: (?:cannot find|.*undefined symbol)"
+    r"|CMake Error\b"
+    r"|[\w.]*(?:Error|Exception): "
 )
 _WRAPPERS = re.compile(
-    r"error: (?:command|subprocess-exited-with-error|metadata-generation-failed|failed-wheel-build)"
-    r"|Failed building wheel|CalledProcessError"
+    r"error: (?:command|subprocess-exited-with-error|metadata-generation-failed|failed-wheel-build"
+    r"|legacy-install-failure)"
+    r"|Failed building wheel|CalledProcessError|CompileError: command|collect2: error: ld returned"
+    r"|linker command failed"
+)
+# The first of these words in a line is its severity: a warning may well speak of an error.
+_SEVERITY = re.compile(
+    r"(?:^|[:);] |\b(?:cicc|nvcc|nvlink|ptxas) )(?:(error|fatal)|warning|note|remark|info)\b"
+    r"|^CMake (?:\w+ )?Warning\b"
 )
 
 
@@ -295,23 +323,16 @@ def first_compiler_error(log: str) -> str:
     """The first line of a build log that says what is wrong, without pip's own words round it."""
     for line in log.splitlines():
         text = line.strip()
-        if _COMPILER_ERROR.match(text) and not _WRAPPERS.search(text):
+        severity = _SEVERITY.search(text)
+        if (severity and not severity.group(1)) or _WRAPPERS.search(text):
+            continue
+        if _COMPILER_ERROR.match(text):
             return text
     return ""
 
 
-def entry_points(installed: Path) -> tuple[str, ...]:
-    """Names of console scripts that the library's metadata declares; they do not enter the wheel."""
-    names: list[str] = []
-    for path in installed.glob("*.dist-info/entry_points.txt"):
-        parser = configparser.ConfigParser()
-        parser.read_string(path.read_text("utf-8"))
-        names += parser["console_scripts"] if parser.has_section("console_scripts") else []
-    return tuple(names)
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Build what the request file says; print the outcome as the last line, as JSON."""
+    """Build what the request file says, and write ``outcome.json`` into its work folder."""
     request = BuildRequest.read(Path(arguments[0]))
     outcome: dict[str, object]
     try:
@@ -321,6 +342,7 @@ def main(arguments: Sequence[str]) -> int:
         outcome = {"library": error.library, "stage": error.stage, "problems": error.problems}
         status = 1
     sys.stdout.flush()
+    Path(request.work).mkdir(parents=True, exist_ok=True)
     Path(request.work, "outcome.json").write_text(json.dumps(outcome), "utf-8")
     if status:
         print("\n".join(str(problem) for problem in outcome["problems"]))  # type: ignore[attr-defined]
