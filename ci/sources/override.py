@@ -9,7 +9,10 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Literal
+
+from packaging.version import InvalidVersion, Version
 
 from ci.errors import ConfigError
 
@@ -31,8 +34,23 @@ class Override:
     @property
     def origin(self) -> str:
         """The form that the user wrote, without the library's name."""
+        return self._written(self.place)
+
+    @property
+    def public_origin(self) -> str:
+        """The origin as a record may hold it: no folder of this machine, no user or password."""
+        place = self.place
+        if self.kind == "git" and "://" in place and not place.startswith("file:"):
+            scheme, rest = place.split("://", 1)
+            authority, slash, path = rest.partition("/")
+            place = f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+        elif self.kind != "pypi" and not re.match(r"[\w.-]+@[\w.-]+:", place):
+            place = PurePosixPath(place).name
+        return self._written(place)
+
+    def _written(self, place: str) -> str:
         joint = {"path": "", "git": "@", "pypi": "=="}[self.kind]
-        return f"{self.kind}:{self.place}{joint}{self.revision}"
+        return f"{self.kind}:{place}{joint}{self.revision}"
 
 
 def parse_overrides(texts: Sequence[str], known: Sequence[str]) -> dict[str, Override]:
@@ -73,11 +91,28 @@ def parse_override(text: str) -> Override:
     if kind == "path":
         return Override(library, "path", place, "")
     if kind == "git":
-        url, separator, revision = place.rpartition("@")
-        if not separator or not url or not revision or ("/" in revision and ":" in revision):
+        url, _, revision = place.rpartition("@")
+        if not _is_url(url) or not re.fullmatch(r"[^\s:-][^\s:]*", revision):
             raise ConfigError(f"--source {text}: name the revision: git:URL@REV")
         return Override(library, "git", url, revision)
     project, separator, version = place.partition("==")
-    if not separator or not re.fullmatch(r"[\w.-]+", project) or not version.strip():
+    if not separator or not re.fullmatch(r"\w(?:[\w.-]*\w)?", project) or not _is_version(version):
         raise ConfigError(f"--source {text}: name the version: pypi:PROJECT==VERSION")
     return Override(library, "pypi", project, version.strip())
+
+
+def _is_url(text: str) -> bool:
+    """A URL with a path (``ssh://git`` has none: the @ after it is that of a user), or a place that ssh
+    or the file system knows.
+    """
+    if "://" in text:
+        return "/" in text.split("://", 1)[1]
+    return bool(text) and not text.startswith("-")
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True

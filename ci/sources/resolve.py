@@ -8,12 +8,12 @@ else is marked and can't be published.
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import shutil
 import sys
 import tarfile
 import tempfile
-import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +76,7 @@ def resolve_sources(
         if override is None:
             found[library.name] = _declared_source(library)
         else:
-            progress(f"source of {library.name}: {override.origin}")
+            progress(f"source of {library.name}: {override.public_origin}")
             found[library.name] = _overridden(library, override, cache_dir)
     return found
 
@@ -136,9 +136,7 @@ def _declared_source(library: EcosystemLibrary) -> ResolvedSource:
 def _overridden(library: EcosystemLibrary, override: Override, cache_dir: Path) -> ResolvedSource:
     fetch = {"path": _from_path, "git": _from_git, "pypi": _from_pypi}[override.kind]
     folder, revision = fetch(override, cache_dir)
-    origin = override.origin
-    if override.kind == "path":
-        origin = f"path:{folder.name}"
+    origin = f"path:{folder.name}" if override.kind == "path" else override.public_origin
     return ResolvedSource(
         library=library.name,
         kind=override.kind,
@@ -186,25 +184,36 @@ def _clone(override: Override, home: Path) -> None:
 
 def _update(override: Override, home: Path) -> None:
     """A branch may have moved: ask for it again. A full commit that is there needs no network."""
-    known = run(Command(("git", "cat-file", "-e", f"{override.revision}^{{commit}}"), cwd=home))
+    asked = ("git", "cat-file", "-e", f"{override.revision}^{{commit}}")
+    known = run(Command(asked, cwd=home, env=_git_environment()))
     if len(override.revision) != 40 or not known.ok:
-        _git(override, "fetch", "--tags", "origin", cwd=home)
+        # A tag may have moved, a branch may be gone: what the server has counts. Submodules are fetched
+        # at checkout, from where that revision says that they are.
+        refresh = ("--tags", "--force", "--prune", "--no-recurse-submodules")
+        _git(override, "fetch", *refresh, "origin", cwd=home)
     _check_out(override, home)
 
 
 def _check_out(override: Override, tree: Path) -> None:
-    remote = run(Command(("git", "rev-parse", "--verify", f"origin/{override.revision}"), cwd=tree))
+    named = f"refs/remotes/origin/{override.revision}"
+    remote = run(Command(("git", "rev-parse", "--verify", named), cwd=tree, env=_git_environment()))
     wanted = remote.output.strip() if remote.ok else override.revision
     _git(override, "checkout", "--force", "--detach", wanted, cwd=tree)
     _git(override, "clean", "-ffdx", cwd=tree)
-    _git(override, "submodule", "update", "--init", "--recursive", cwd=tree)
+    _git(override, "submodule", "sync", "--recursive", cwd=tree)
+    _git(override, "submodule", "update", "--init", "--recursive", "--force", cwd=tree)
+
+
+def _git_environment() -> dict[str, str]:
+    """The environment of this process, without what a git hook exports to name its own repository."""
+    return {name: value for name, value in os.environ.items() if name not in build_utils.GIT_PLACES}
 
 
 def _git(override: Override, *arguments: str, cwd: Path) -> Completed:
-    done = run(Command(("git", *arguments), cwd=cwd, timeout=900))
+    done = run(Command(("git", *arguments), cwd=cwd, env=_git_environment(), timeout=900))
     if not done.ok:
         raise InfrastructureError(
-            f"git {arguments[0]} failed for --source {override.library}={override.origin}",
+            f"git {arguments[0]} failed for --source {override.library}={override.public_origin}",
             cause=done.tail(1)[0] if done.output.strip() else "git said nothing",
             next_step=f"git ls-remote {override.place}",
             details=done.tail(8),
@@ -243,11 +252,18 @@ def _release_file(override: Override) -> tuple[str, str]:
                 timeout=600,
             )
         )  # fmt: skip
+        if not done.ok and "No solution found" in done.output:
+            raise ConfigError(
+                f"there is no {override.place}=={override.revision} that fits this Python",
+                cause="the project or that version does not exist on the index, or it was yanked",
+                next_step=f"python -m pip index versions {override.place}",
+                details=done.tail(8),
+            )
         if not done.ok:
             raise InfrastructureError(
                 f"the package index gives no {override.place}=={override.revision}",
-                cause="the project or version does not exist, or the index cannot be reached",
-                next_step=f"python -m pip index versions {override.place}",
+                cause="the index cannot be reached",
+                next_step="try again; behind a mirror set UV_DEFAULT_INDEX",
                 details=done.tail(8),
             )
         locked = tomllib.loads(lock.read_text("utf-8"))
@@ -268,10 +284,10 @@ def _download(override: Override, url: str, digest: str, home: Path) -> None:
     try:
         with urllib.request.urlopen(url, timeout=120) as answer:  # noqa: S310 - the index's own URL
             content = answer.read()
-    except (urllib.error.URLError, TimeoutError) as error:
+    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
         raise InfrastructureError(
             f"cannot download {override.place}=={override.revision}",
-            cause=str(error),
+            cause=f"{type(error).__name__}: {error}",
             next_step="try again, or download it by hand and use --source NAME=path:DIR",
         ) from error
     found = hashlib.sha256(content).hexdigest()
@@ -284,7 +300,15 @@ def _download(override: Override, url: str, digest: str, home: Path) -> None:
     with tempfile.TemporaryDirectory(dir=home.parent, prefix="unpack-") as scratch:
         archive = Path(scratch, url.rsplit("/", 1)[-1])
         archive.write_bytes(content)
-        os.replace(_unpacked(archive, Path(scratch, "tree")), home)
+        try:
+            tree = _unpacked(archive, Path(scratch, "tree"))
+        except (tarfile.TarError, zipfile.BadZipFile) as error:
+            raise InfrastructureError(
+                f"{archive.name} of {override.place}=={override.revision} cannot be unpacked",
+                cause=f"{type(error).__name__}: {error}",
+                next_step=f"look into it by hand: {url}",
+            ) from error
+        os.replace(tree, home)
 
 
 def _unpacked(archive: Path, folder: Path) -> Path:

@@ -427,14 +427,14 @@ class SubmoduleProblem:
 
 def _git(*arguments: str, cwd: Path) -> tuple[int, str]:
     """Status, and output or complaint. What a git hook exports must not point git elsewhere."""
-    environ = {name: os.environ[name] for name in os.environ if name not in _GIT_PLACES}
+    environ = {name: os.environ[name] for name in os.environ if name not in GIT_PLACES}
     done = subprocess.run(
         ("git", *arguments), cwd=cwd, env=environ, capture_output=True, text=True, check=False
     )
     return done.returncode, (done.stderr if done.returncode else done.stdout).rstrip()
 
 
-_GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
+GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 
 
 def submodule_problems(libraries: Sequence[EcosystemLibrary]) -> tuple[SubmoduleProblem, ...]:
