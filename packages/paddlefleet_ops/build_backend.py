@@ -87,7 +87,32 @@ def build_wheel(
 ) -> str:
     """Build the raw wheel into ``wheel_directory`` and return its file name; PEP 517."""
     _install_assembly()
-    name: str = build_meta.build_wheel(wheel_directory, dict(config_settings or {}), None)
+    try:
+        name: str = build_meta.build_wheel(wheel_directory, dict(config_settings or {}), None)
+    finally:
+        _remove_targets()
+    return name
+
+
+def prepare_metadata_for_build_wheel(
+    metadata_directory: str, config_settings: Settings = None
+) -> str:
+    """Write the wheel's metadata, for which no library has to be built; PEP 517."""
+    given = os.environ.get(ASSEMBLY_VARIABLE)
+    if given:
+        manifest: Mapping[str, Any] = Assembly.read(Path(given)).manifest
+    else:
+        target, selection = _plain_selection()
+        build_utils.check_submodule_updated(selection.selected)
+        sources = {library.name: _source_record(library) for library in selection.selected}
+        manifest = _plain_manifest(target, selection, sources)
+    _install(Assembly(manifest, {}))
+    try:
+        name: str = build_meta.prepare_metadata_for_build_wheel(
+            metadata_directory, dict(config_settings or {})
+        )
+    finally:
+        _remove_targets()
     return name
 
 
@@ -132,7 +157,7 @@ def _build_plain(scratch: Path) -> Assembly:
             work=str(scratch / "work" / library.name),
             out=str(out),
             artifacts=tuple((item.source, item.target) for item in library.artifacts),
-            env={"CUDA_HOME": str(nvcc.parent.parent) if nvcc else ""} | library.build_env(target),
+            env=_plain_env(nvcc) | library.build_env(target),
             path=(str(nvcc.parent),) if nvcc else (),
             include_dirs=library.include_dirs,
             hooks_before_build=library.hooks_before_build,
@@ -145,6 +170,17 @@ def _build_plain(scratch: Path) -> Assembly:
         sources[library.name] = _source_record(library)
     manifest = _plain_manifest(target, selection, sources)
     return Assembly(manifest, folders)
+
+
+def _plain_env(nvcc: Path | None) -> dict[str, str]:
+    """What a library's build needs beyond the scrubbed environment.
+
+    The build requirements of an isolated build are on this process' ``sys.path`` alone: a front end
+    puts them there, and a child process would not find them (PaddleFleet #921).
+    """
+    packages = [entry for entry in sys.path if entry.endswith("site-packages")]
+    home = {"CUDA_HOME": str(nvcc.parent.parent)} if nvcc else {}
+    return home | {"PYTHONPATH": os.pathsep.join(packages)}
 
 
 def _source_record(library: build_utils.EcosystemLibrary) -> build_manifest.SourceRecord:
@@ -184,6 +220,8 @@ def _install(assembly: Assembly) -> None:
 
 
 def _remove_targets() -> None:
+    """Leave the source tree as it was: no target, no manifest, nothing of setuptools' build."""
+    (PACKAGE_SOURCE / "_manifest.json").unlink(missing_ok=True)
     shutil.rmtree(build_utils.PACKAGE_ROOT / "build", ignore_errors=True)
     for library in build_utils.all_libs():
         for artifact in library.artifacts:
