@@ -440,6 +440,20 @@ def test_swallowed_errors_are_found_beneath_missing_names(site):
     assert "No module named 'tiles_of_a_compiler' (at fla/ops.py:1)" in message
 
 
+def test_a_submodule_that_nobody_names_is_tried_for_the_cause(site):
+    site.add(
+        "fla",
+        {
+            "fla/__init__.py": "try:\n    from .ops import chunk\nexcept ImportError:\n    pass\n",
+            "fla/ops.py": "import tiles_of_a_compiler\ndef chunk(): pass\n",
+        },
+        public_names=["chunk"],
+    )
+    message = site.python("-c", "import paddlefleet_ops").stderr
+    assert "missing: chunk; underneath: missing Python module" in message
+    assert "No module named 'tiles_of_a_compiler' (at fla/ops.py:1)" in message
+
+
 def test_what_was_looked_for_in_vain_is_told_when_nothing_else_explains(site):
     site.add(
         "fla",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 
-import numpy as np
 import pytest
 
+np = pytest.importorskip("numpy", reason="NumPy comes with Paddle: pip install paddlepaddle==3.3.1")
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("paddle") is None,
     reason="Paddle is not installed here: pip install paddlepaddle==3.3.1",
@@ -61,28 +61,11 @@ result = [before == after, y.numpy().tolist(), str(y.dtype)]
 
 
 @pytest.mark.parametrize("mode", ["block", "raise"])
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("import torch\n1 / 0\n", "Python error: ZeroDivisionError"),
-        ("from torch import no_such_function\n", "missing API of Paddle"),
-        ("import torch\ntorch.no_such_function\n", "missing API of Paddle"),
-        ("import torch.no_such_module\n", "missing API of Paddle"),
-        ("import torch\ntorch.ones([1]).no_such_method\n", "missing API of Paddle"),
-        ("import paddle\npaddle.enable_compat()\n", "compat proxy left on: after its import Torch"),
-        ("import paddle\npaddle.enable_compat(scope={'broken'})\n1 / 0\n", "ZeroDivisionError"),
-        ("import unscoped\n", "add 'unscoped' to compat_scope"),
-    ],
-)
-def test_one_broken_library_of_four_leaves_the_proxy_as_it_was(site, text, words, mode):
-    site.write("unscoped.py", "import torch\n")
+def test_one_broken_library_of_four_leaves_the_proxy_as_it_was(site, mode):
     for name in ("first", "second", "broken", "fourth"):
-        site.add(
-            name, {f"{name}.py": text if name == "broken" else "import torch\nrun = torch.add\n"}
-        )
-    if "unscoped" in text:
-        site.libraries[2]["compat_scope"] = ["something_else"]
-    found = site.result(
+        site.add(name, {f"{name}.py": "import torch\nrun = torch.add\n"})
+    site.write("paddlefleet_ops/broken.py", "import torch\nimport torch.linalg\n1 / 0\n")
+    before, after, message, loaded = site.result(
         PROXY_STATE
         + """
 before, message = state(), ""
@@ -91,16 +74,57 @@ try:
     message = paddlefleet_ops.blocked_import_messages["paddlefleet_ops.broken"]
 except ImportError as error:
     message = str(error)
-result = [before, state(), message, "broken" in sys.modules, "unscoped" in sys.modules,
-          all(name in sys.modules for name in ("first", "second", "fourth"))]
+result = [before, state(), message,
+          [name for name in ("first", "second", "broken", "fourth") if name in sys.modules]]
 """,
         stand_in=False,
         PADDLEFLEET_OPS_ON_ERROR=mode,
     )
-    assert found[0] == found[1]
-    assert found[0]["finders"] == 0
-    assert words in found[2]
-    assert found[3:] == [False, False, True]
+    assert before == after
+    assert (before["finders"], before["torch"]) == (0, [])
+    assert "Python error: ZeroDivisionError: division by zero (at broken.py:3)" in message
+    assert loaded == ["first", "second", "fourth"]
+
+
+FAULTS = {
+    "no_function": ("from torch import no_such_function\n", "missing API of Paddle"),
+    "no_attribute": ("import torch\ntorch.no_such_function\n", "missing API of Paddle"),
+    "no_module": ("import torch.no_such_module\n", "missing API of Paddle"),
+    "no_method": ("import torch\ntorch.ones([1]).no_such_method\n", "missing API of Paddle"),
+    "left_on": (
+        "import paddle\npaddle.enable_compat()\n",
+        "compat proxy left on: after its import",
+    ),
+    "left_on_and_failed": (
+        "import paddle\npaddle.enable_compat(scope={'x'})\n1 / 0\n",
+        "ZeroDivisionError",
+    ),
+    "outside": ("import unscoped\n", "add 'unscoped' to compat_scope"),
+}
+
+
+def test_causes_are_told_apart_and_no_fault_spoils_the_next(site):
+    site.write("unscoped.py", "import torch\n")
+    for name, (text, _) in FAULTS.items():
+        site.add(name, {f"{name}.py": text})
+    site.libraries[-1]["compat_scope"] = ["something_else"]
+    site.add("linear", LINEAR, public_names=["cumulative"])
+    before, after, messages, available, unscoped = site.result(
+        PROXY_STATE
+        + """
+before = state()
+import paddlefleet_ops
+result = [before, state(), paddlefleet_ops.blocked_import_messages,
+          paddlefleet_ops.is_linear_available(), "unscoped" in sys.modules]
+""",
+        stand_in=False,
+        PADDLEFLEET_OPS_ON_ERROR="block",
+    )
+    assert before == after
+    assert available is True
+    assert unscoped is False
+    for name, (_, words) in FAULTS.items():
+        assert words in messages[f"paddlefleet_ops.{name}"]
 
 
 def test_a_proxy_that_the_user_switched_on_stays_on(site):
@@ -209,14 +233,15 @@ def test_a_warning_is_no_error_of_the_loader(site):
 
 
 def test_the_loader_costs_at_most_30_ms_beyond_paddle(site):
+    """Processor time of the thread, in seconds: a busy machine does not change it much."""
     for index in range(12):
         site.add(f"gated{index}", python=">=3.99")
     site.leave_out("absent", "not pinned yet")
+    site.python("-m", "compileall", "-q", ".", stand_in=False)  # as pip leaves an installed package
     code = """
         import paddle, time
-        started = time.perf_counter()
+        started = time.thread_time()
         import paddlefleet_ops
-        result = time.perf_counter() - started
+        result = time.thread_time() - started
         """
-    seconds = min(site.result(code, stand_in=False) for _ in range(5))
-    assert seconds <= 0.030
+    assert min(site.result(code, stand_in=False) for _ in range(3)) <= 0.030
