@@ -1,0 +1,129 @@
+"""The import suite on wheels that are there already."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ci.errors import (
+    ConfigError,
+    FarmError,
+    SuiteError,
+)
+from ci.executors.base import Executor, choose
+from ci.matrix.load import load
+from ci.pipeline.plan import MATRIX
+from ci.pipeline.rows import next_command
+from ci.report.model import CellReport, LibraryRow, RunReport
+from ci.report.progress import Narrator
+from ci.testing.import_suite import ImportResult, run_import_suite
+from ci.toolchain import require_python
+
+
+def import_wheels(
+    wheels: Sequence[Path], executor_name: str, cache_dir: Path, out_dir: Path, narrator: Narrator
+) -> RunReport:
+    """Run the import suite on wheels that are there already, each in an environment of its own.
+
+    Raises :class:`~ci.errors.ConfigError` for a file that is not such a wheel.
+    """
+    started = time.monotonic()
+    executor = choose(executor_name)
+    manifests = [read_manifest(wheel) for wheel in wheels]
+    cells = tuple(
+        _import_cell(wheel, manifest, executor, cache_dir, out_dir, narrator)
+        for wheel, manifest in zip(wheels, manifests, strict=True)
+    )
+    return RunReport("import", cells, time.monotonic() - started, next_command(cells))
+
+
+def read_manifest(wheel: Path) -> Mapping[str, Any]:
+    """The manifest inside a wheel. Raises :class:`~ci.errors.ConfigError` when there is none."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            found: Mapping[str, Any] = json.loads(archive.read("paddlefleet_ops/_manifest.json"))
+            return found
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(
+            f"{wheel} is not a paddlefleet_ops wheel",
+            cause=f"{type(error).__name__}: {error}",
+            next_step="nox -s import -- dist/paddlefleet_ops-….whl",
+        ) from error
+
+
+def _import_cell(
+    wheel: Path,
+    manifest: Mapping[str, Any],
+    executor: Executor,
+    cache_dir: Path,
+    out_dir: Path,
+    narrator: Narrator,
+) -> CellReport:
+    cell_id, python = str(manifest["cell"]["id"]), str(manifest["cell"]["python"])
+    entry = next(item for item in load(MATRIX).cudas if item.version == manifest["cell"]["cuda"])
+    work = cache_dir / "work" / f"import-{cell_id}-{os.getpid()}"
+    error: FarmError | None = None
+    result: ImportResult | None = None
+    narrator.begin(cell_id, "import suite in a fresh environment")
+    try:
+        result = run_import_suite(
+            wheel.resolve(),
+            interpreter=require_python(python),
+            python=python,
+            run_requires=[text for item in manifest["libraries"] for text in item["run_requires"]],
+            paddle=entry.paddle.cpu,
+            executor=executor,
+            cache_dir=cache_dir,
+            work=work,
+            log=out_dir / "logs" / cell_id / "import.log",
+        )
+        raise_red(cell_id, result)
+    except FarmError as caught:
+        error = caught
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    narrator.end(cell_id, "import suite: red" if error else "import suite: green")
+    return CellReport(
+        cell=cell_id,
+        executor=executor.name,
+        executor_why=executor.why,
+        python=python,
+        compiler="none needed",
+        libraries=tuple(
+            LibraryRow(
+                item.name,
+                "in the wheel" if item.in_wheel else "left out",
+                imported=item.state,
+                reason="; ".join(item.reasons),
+            )
+            for item in (result.states if result else ())
+        ),
+        wheel=str(wheel),
+        wheel_size=wheel.stat().st_size,
+        publishable=bool(manifest["publishable"]),
+        not_publishable_because=tuple(manifest["not_publishable_because"]),
+        import_passed=result.passed if result else 0,
+        import_failed=result.failed if result else 0,
+        import_failures=result.problems if result and not result.ok else (),
+        import_log=str(result.log) if result else "",
+        error=error.as_dict() if error else None,
+    )
+
+
+def raise_red(cell_id: str, result: ImportResult) -> None:
+    """Raise :class:`~ci.errors.SuiteError` unless the suite is green."""
+    if result.ok:
+        return
+    raise SuiteError(
+        f"the import suite of {cell_id} is red: {result.passed} passed, {result.failed} failed, "
+        f"{result.skipped} skipped",
+        cause=result.problems[0],
+        next_step=f"read {result.log}",
+        details=result.problems,
+    )

@@ -1,0 +1,162 @@
+"""The middle stages of a cell: toolchain, build environment, one step for each library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ci.environments.lock import BUILD_BASE, lock_for
+from ci.environments.venv import Environment, cached_environment
+from ci.errors import (
+    LibraryBuildError,
+)
+from ci.graph.key import library_key
+from ci.graph.step import LibraryStep, StepResult, run_step
+from ci.graph.store import Store
+from ci.pipeline.identity import source_date_epoch
+from ci.pipeline.plan import CellPlan
+from ci.pipeline.state import CellState
+from ci.proc import end_all
+from ci.registry import (
+    EcosystemLibrary,
+    build_steps,
+    build_utils,
+    target_of,
+)
+from ci.report.progress import Narrator
+from ci.toolchain import Toolchain, resolve_toolchain
+from ci.toolchain.probe import find_hosts
+
+
+def obtain_toolchain(plan: CellPlan, narrator: Narrator) -> Toolchain | None:
+    """The toolchain of the cell, or ``None`` when no selected library needs a CUDA compiler."""
+    if not plan.needs_compiler:
+        return None
+    request = plan.request
+    return resolve_toolchain(
+        plan.cell.cuda,
+        request.compiler,
+        request.cache_dir,
+        environ=os.environ,
+        progress=narrator.say,
+    )
+
+
+def build_environment(plan: CellPlan) -> Environment:
+    """The environment that the libraries of the cell are built in, from its lock."""
+    target = target_of(plan.cell)
+    declared = [
+        text
+        for library in plan.selection.selected
+        for text in build_utils.requirements(library.build_requires, target)
+    ]
+    lock = lock_for([*BUILD_BASE, *declared], plan.cell.python, "build", plan.request.cache_dir)
+    return cached_environment(lock, plan.chosen.interpreter, plan.request.cache_dir)
+
+
+def build_libraries(
+    state: CellState, environment: Environment, work: Path, logs: Path, narrator: Narrator
+) -> tuple[StepResult, ...]:
+    """The results of all library steps of the cell; a failed one is in its result."""
+    store = Store(state.plan.request.cache_dir / "store")
+    steps = [
+        _step(state, library, environment, work, logs) for library in state.plan.selection.selected
+    ]
+
+    def one(step: LibraryStep) -> StepResult:
+        name = f"{state.plan.cell.id} {step.library.name}"
+        narrator.begin(name, "building")
+        result = run_step(step, state.executor, store)
+        narrator.end(name, f"{result.status} in {result.seconds:.1f} s")
+        return result
+
+    return _side_by_side(one, steps, state.plan.request.jobs)
+
+
+def _side_by_side(
+    one: Callable[[LibraryStep], StepResult], steps: Sequence[LibraryStep], jobs: int
+) -> tuple[StepResult, ...]:
+    """``one`` of every step, several at once; an interrupt ends the children of all threads first."""
+    pool = ThreadPoolExecutor(max_workers=max(1, min(len(steps), jobs)))
+    try:
+        return tuple(pool.map(one, steps))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        end_all()
+        raise
+    finally:
+        pool.shutdown()
+
+
+def _step(
+    state: CellState,
+    library: EcosystemLibrary,
+    environment: Environment,
+    work: Path,
+    logs: Path,
+) -> LibraryStep:
+    plan, target = state.plan, target_of(state.plan.cell)
+    source, folder = state.sources[library.name], work / "libraries" / library.name
+    toolchain_env = state.toolchain.environment() if state.toolchain else {}
+    toolchain_path = state.toolchain.path_entries() if state.toolchain else ()
+    request = build_steps.BuildRequest(
+        library=library.name,
+        source=str(source.folder),
+        work=str(folder),
+        out=str(work / "collected" / library.name),
+        artifacts=tuple((item.source, item.target) for item in library.artifacts),
+        env=toolchain_env | library.build_env(target),
+        path=tuple(str(entry) for entry in toolchain_path),
+        include_dirs=library.include_dirs,
+        hooks_before_build=library.hooks_before_build,
+        hooks_after_collect=library.hooks_after_collect,
+        ignored=library.ignored,
+        jobs=plan.request.jobs,
+        source_date_epoch=source_date_epoch(),
+    )
+    key = library_key(
+        library,
+        target,
+        tree=source.tree,
+        build_requires=environment.lock.pinned(
+            [*BUILD_BASE, *build_utils.requirements(library.build_requires, target)]
+        ),
+        toolchain_identity=_toolchain_identity(state.toolchain),
+        interpreter_identity=f"CPython {plan.cell.python}",
+    )
+    return LibraryStep(library, key, request, environment.python, logs / f"{library.name}.log")
+
+
+def _toolchain_identity(toolchain: Toolchain | None) -> str:
+    if toolchain is not None:
+        return toolchain.identity()
+    host = next(iter(find_hosts(os.environ)), None)
+    return f"{host.family} {host.version}" if host is not None else "no host compiler"
+
+
+def raise_failures(results: Sequence[StepResult]) -> None:
+    """Raise one :class:`~ci.errors.LibraryBuildError` that tells of every library that failed."""
+    failed = [result for result in results if result.failure is not None]
+    if not failed:
+        return
+    details: list[str] = []
+    for result in failed:
+        failure = result.failure
+        if failure is None:
+            continue
+        details.append(f"{result.library.name} ({failure.stage}):")
+        details += [f"  {problem}" for problem in failure.problems]
+        if failure.first_error:
+            details.append(f"  first compiler error: {failure.first_error}")
+        details += [f"  | {line}" for line in failure.tail]
+    names = ", ".join(result.library.name for result in failed)
+    first = failed[0].failure
+    cause = (first.first_error or first.problems[0]) if first is not None else ""
+    raise LibraryBuildError(
+        f"{names} did not build",
+        cause=cause,
+        next_step=f"read {failed[0].log}",
+        details=details,
+    )

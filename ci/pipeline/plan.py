@@ -1,0 +1,175 @@
+"""What a run will do, decided before anything runs: cells, Pythons, libraries, compilers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci.errors import (
+    ConfigError,
+    ToolchainError,
+)
+from ci.matrix.load import load
+from ci.matrix.model import Cell, version_key
+from ci.matrix.resolve import resolve, select
+from ci.registry import (
+    REPOSITORY,
+    Selection,
+    libraries_of,
+)
+from ci.registry import select as select_libraries
+from ci.sources.override import Override, parse_overrides
+from ci.toolchain import describe, find_python, require_python
+
+MATRIX = REPOSITORY / "matrix.toml"
+
+
+@dataclass(frozen=True)
+class WheelRequest:
+    """What the command line asks for, checked for form but not yet against the matrix."""
+
+    cuda: tuple[str, ...] = ()
+    python: tuple[str, ...] = ()
+    capability_set: tuple[str, ...] = ()
+    capabilities: str = ""
+    tier: str = ""
+    library_set: str = "fleet"
+    libs: tuple[str, ...] | None = None
+    sources: tuple[str, ...] = ()
+    declarations: tuple[Path, ...] = ()
+    compiler: str = "auto"
+    executor: str = "auto"
+    cache_dir: Path = Path()
+    out_dir: Path = Path()
+    jobs: int = 1
+    with_import: bool = True
+    verb: str = "wheel"
+    matrix: Path = MATRIX
+
+
+@dataclass(frozen=True)
+class ChosenCell:
+    """A cell, the interpreter that builds for it, and what there is to say about the choice."""
+
+    cell: Cell
+    interpreter: Path
+    interpreter_version: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """A cell with everything that is decided before anything runs."""
+
+    chosen: ChosenCell
+    selection: Selection
+    overrides: Mapping[str, Override]
+    request: WheelRequest
+
+    @property
+    def cell(self) -> Cell:
+        """The cell."""
+        return self.chosen.cell
+
+    @property
+    def needs_compiler(self) -> bool:
+        """True when a selected library is compiled with the CUDA compiler."""
+        return any(library.needs_cuda_compiler for library in self.selection.selected)
+
+
+def plan_cells(request: WheelRequest) -> tuple[CellPlan, ...]:
+    """The cells that are asked for, with their libraries; nothing is fetched, built or written.
+
+    Raises :class:`~ci.errors.ConfigError` for what the matrix or the registry does not know, and
+    :class:`~ci.errors.ToolchainError` when this host has no Python for a cell.
+    """
+    decisions = resolve(load(request.matrix))
+    cells = select(
+        decisions,
+        cuda=request.cuda,
+        python=request.python,
+        capability_set=request.capability_set,
+        tier=request.tier,
+        capabilities=request.capabilities,
+    )
+    libraries = libraries_of(request.library_set, request.declarations)
+    overrides = parse_overrides(request.sources, [library.name for library in libraries])
+    plans = []
+    for chosen in _choose_pythons(cells, every=bool(request.tier or request.python)):
+        selection = select_libraries(libraries, chosen.cell, request.libs)
+        if not selection.selected:
+            raise _nothing_selected(chosen.cell, selection)
+        plans.append(CellPlan(chosen, selection, overrides, request))
+    return tuple(plans)
+
+
+def _nothing_selected(cell: Cell, selection: Selection) -> ConfigError:
+    return ConfigError(
+        f"no library is left for {cell.id}",
+        cause="every library that was asked for has a condition that this cell does not meet",
+        next_step="take another cell (--python, --capability), or other --libs",
+        details=[f"{item.library.name}: {'; '.join(item.reasons)}" for item in selection.left_out],
+    )
+
+
+def _choose_pythons(cells: Sequence[Cell], *, every: bool) -> tuple[ChosenCell, ...]:
+    """Each cell with its interpreter. Without ``every``, for each CUDA and set the cell with the
+    newest Python that this host has; the newer ones that it lacks are noted, not dropped in silence.
+    """
+    if every:
+        return tuple(_with_interpreter(cell, ()) for cell in cells)
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.cuda, cell.capability_set), []).append(cell)
+    return tuple(_newest_present(group) for group in groups.values())
+
+
+def _newest_present(cells: Sequence[Cell]) -> ChosenCell:
+    newest_first = sorted(cells, key=lambda cell: version_key(cell.python), reverse=True)
+    for index, cell in enumerate(newest_first):
+        if find_python(cell.python).found is not None:
+            missing = ", ".join(other.python for other in newest_first[:index])
+            note = f"Python {cell.python} is the newest of this CUDA's cells that this host has"
+            return _with_interpreter(cell, (f"{note} (not found: {missing})",) if missing else ())
+    return _with_interpreter(newest_first[0], ())
+
+
+def _with_interpreter(cell: Cell, notes: tuple[str, ...]) -> ChosenCell:
+    path = require_python(cell.python)
+    found = find_python(cell.python).found
+    version = found.version if found is not None else cell.python
+    return ChosenCell(cell, path, version, notes)
+
+
+def compiler_offer(plan: CellPlan) -> Mapping[str, object]:
+    """What this host would compile the cell with, or the error that it would end with."""
+    document = describe([plan.cell.cuda], plan.request.compiler, plan.request.cache_dir, os.environ)
+    cudas = document["cudas"]
+    if not isinstance(cudas, list):
+        raise TypeError("the toolchain's description has no list of CUDA versions")
+    offer: Mapping[str, object] = cudas[0]
+    return offer
+
+
+def check_toolchains(plans: Sequence[CellPlan]) -> None:
+    """Raise :class:`~ci.errors.ToolchainError` before anything runs when a cell has no compiler."""
+    refused: dict[str, Mapping[str, object]] = {}
+    for plan in plans:
+        if plan.needs_compiler and plan.cell.cuda not in refused:
+            offer = compiler_offer(plan)
+            error = offer.get("error")
+            if not offer["usable"] and isinstance(error, Mapping):
+                refused[plan.cell.cuda] = error
+    if not refused:
+        return
+    first = next(iter(refused.values()))
+    others = [str(error["message"]) for error in list(refused.values())[1:]]
+    details = first["details"]
+    raise ToolchainError(
+        str(first["message"]),
+        cause=str(first["cause"]),
+        next_step=str(first["next_step"]),
+        details=(*(details if isinstance(details, list) else ()), *others),
+    )

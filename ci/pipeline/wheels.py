@@ -1,0 +1,158 @@
+"""The order of the stages from a request to repaired, import-tested wheels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from ci.environments.venv import Environment
+from ci.errors import (
+    FarmError,
+)
+from ci.executors.base import Executor, choose
+from ci.pipeline.identity import manifest_of, not_publishable, record_wheel, source_date_epoch
+from ci.pipeline.imports import raise_red, read_manifest
+from ci.pipeline.libraries import (
+    build_environment,
+    build_libraries,
+    obtain_toolchain,
+    raise_failures,
+)
+from ci.pipeline.plan import CellPlan, WheelRequest, check_toolchains, plan_cells
+from ci.pipeline.rows import cell_report, next_command
+from ci.pipeline.state import CellState
+from ci.registry import (
+    REPOSITORY,
+    build_utils,
+    target_of,
+)
+from ci.report.model import CellReport, RunReport
+from ci.report.progress import Narrator
+from ci.sources.resolve import resolve_sources
+from ci.testing.import_suite import run_import_suite
+from ci.wheel.archive import publish
+from ci.wheel.assemble import assemble
+from ci.wheel.finding import refuse
+from ci.wheel.repair import repair
+from ci.wheel.verify import verify
+
+
+def build_wheels(request: WheelRequest, narrator: Narrator) -> RunReport:
+    """Build, repair and import-test the wheel of every cell that is asked for.
+
+    A cell that fails does not stop the others; its error is in the report. Raises what
+    :func:`plan_cells` raises, before anything is built.
+    """
+    started = time.monotonic()
+    plans = plan_cells(request)
+    executor = choose(request.executor)
+    check_toolchains(plans)
+    request.out_dir.mkdir(parents=True, exist_ok=True)
+    cells = tuple(_cell(plan, executor, narrator) for plan in plans)
+    return RunReport(request.verb, cells, time.monotonic() - started, next_command(cells))
+
+
+def _cell(plan: CellPlan, executor: Executor, narrator: Narrator) -> CellReport:
+    state = CellState(plan, executor)
+    error: FarmError | None = None
+    try:
+        _run_cell(state, narrator)
+    except FarmError as caught:
+        error = caught
+    return cell_report(state, error)
+
+
+def _run_cell(state: CellState, narrator: Narrator) -> None:
+    plan, request = state.plan, state.plan.request
+    work = request.cache_dir / "work" / f"{plan.cell.id}-{os.getpid()}"
+    logs = request.out_dir / "logs" / plan.cell.id
+    try:
+        with state.stage("sources"):
+            state.sources = resolve_sources(
+                plan.selection.selected, plan.overrides, request.cache_dir, narrator.say
+            )
+        with state.stage("toolchain"):
+            state.toolchain = obtain_toolchain(plan, narrator)
+        with state.stage("environment"):
+            narrator.say(f"{plan.cell.id}: build environment for Python {plan.cell.python}")
+            environment = build_environment(plan)
+        with state.stage("libraries"):
+            state.results = build_libraries(state, environment, work, logs, narrator)
+        raise_failures(state.results)
+        with state.stage("wheel"):
+            _wheel(state, environment, work, logs, narrator)
+        if request.with_import:
+            with state.stage("import suite"):
+                _import(state, work, logs, narrator)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _wheel(
+    state: CellState, environment: Environment, work: Path, logs: Path, narrator: Narrator
+) -> None:
+    plan, cell = state.plan, state.plan.cell
+    state.not_publishable = not_publishable(state)
+    manifest = manifest_of(state)
+    narrator.say(f"{cell.id}: assembling {manifest['version']}")
+    raw = assemble(
+        manifest=manifest,
+        artifacts={r.library.name: r.folder for r in state.results if r.folder is not None},
+        python=environment.python,
+        executor=state.executor,
+        work=work / "wheel",
+        source_date_epoch=source_date_epoch(),
+        log=logs / "assemble.log",
+    )
+    excludes = {text for library in plan.selection.selected for text in library.excludes}
+    repaired = repair(
+        raw,
+        work / "repaired",
+        python_tag=cell.python_tag,
+        cuda=cell.cuda,
+        declared_excludes=tuple(sorted(excludes)),
+        forbidden_paths=(str(work), str(plan.request.cache_dir), str(REPOSITORY)),
+        log=logs / "repair.log",
+    )
+    findings = verify(repaired.path, log=logs / "verify.log", excluded=sorted(excludes))
+    refuse(f"{repaired.path.name} does not pass the gates", findings)
+    state.repaired = replace(repaired, path=publish(repaired.path, plan.request.out_dir))
+    narrator.say(f"{cell.id}: {state.repaired.path.name}")
+    state.gates = (
+        "RECORD",
+        "tag = content",
+        "twine check --strict",
+        "check-wheel-contents",
+        "auditwheel show",
+    )
+    record_wheel(state, manifest)
+
+
+def _import(state: CellState, work: Path, logs: Path, narrator: Narrator) -> None:
+    plan, cell = state.plan, state.plan.cell
+    if state.repaired is None:
+        return
+    narrator.begin(cell.id, "import suite in a fresh environment")
+    target = target_of(cell)
+    state.imported = run_import_suite(
+        state.repaired.path,
+        interpreter=plan.chosen.interpreter,
+        python=cell.python,
+        run_requires=[
+            text
+            for library in plan.selection.selected
+            for text in build_utils.requirements(library.run_requires, target)
+        ],
+        paddle=cell.paddle.cpu,
+        executor=state.executor,
+        cache_dir=plan.request.cache_dir,
+        work=work / "import",
+        log=logs / "import.log",
+    )
+    record_wheel(state, read_manifest(state.repaired.path))
+    result = state.imported
+    narrator.end(cell.id, f"import suite: {result.passed} passed, {result.failed} failed")
+    raise_red(cell.id, result)
