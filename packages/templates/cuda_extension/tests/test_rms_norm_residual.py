@@ -71,6 +71,17 @@ def test_rows_that_lie_apart_and_start_anywhere(
     _check(framework, compare, dtype, x, residual, weights[offset:], 1e-6)
 
 
+@pytest.mark.parametrize("apart", ["x", "residual"])
+def test_one_input_alone_has_rows_that_are_not_aligned(
+    framework: Any, device: str, compare: Any, dtype: str, random: Any, apart: str
+) -> None:
+    dense = framework.tensor(random.normal(size=(5, 64)), dtype, device)
+    rows = framework.tensor(random.normal(size=(5, 67)), dtype, device)[:, :64]
+    weight = framework.tensor(random.normal(size=(64,)), dtype, device)
+    x, residual = (rows, dense) if apart == "x" else (dense, rows)
+    _check(framework, compare, dtype, x, residual, weight, 1e-6)
+
+
 def test_strided_and_transposed_inputs(
     framework: Any, device: str, compare: Any, dtype: str, random: Any
 ) -> None:

@@ -57,6 +57,15 @@ def test_halves_of_one_projection(
     _check(framework, compare, dtype, projection[:, offset + cols :], gate)
 
 
+def test_one_input_alone_has_rows_that_are_not_aligned(
+    framework: Any, device: str, compare: Any, dtype: str, random: Any
+) -> None:
+    dense = framework.tensor(random.normal(size=(5, 64)), dtype, device)
+    rows = framework.tensor(random.normal(size=(5, 67)), dtype, device)[:, :64]
+    _check(framework, compare, dtype, rows, dense)
+    _check(framework, compare, dtype, dense, rows)
+
+
 def test_unaligned_and_strided_inputs(
     framework: Any, device: str, compare: Any, dtype: str, random: Any
 ) -> None:
