@@ -106,6 +106,14 @@ def test_replica_counts_are_optimal(fw: SimpleNamespace, load: list[float], extr
     assert float((np.array(load) / counts).max()) == brute_force_counts(load, slots)
 
 
+@pytest.mark.parametrize("extra", [1, 3, 5])
+def test_replica_counts_are_optimal_for_every_small_load(fw: SimpleNamespace, extra: int) -> None:
+    for load in itertools.product([1.0, 2.0, 5.0, 11.0, 24.0], repeat=3):
+        counts = fw.lib.replicate(fw.torch.tensor(load), 3 + extra).numpy()
+        heaviest = float((np.array(load) / counts).max())
+        assert heaviest == brute_force_counts(list(load), 3 + extra), (load, counts)
+
+
 def test_placement_tables_agree_with_each_other(fw: SimpleNamespace) -> None:
     rng = np.random.default_rng(7)
     load = rng.gamma(0.5, 100.0, size=(3, 60)).astype(np.float32)
