@@ -169,6 +169,17 @@ def test_an_attribute_of_something_else_is_a_python_error(diagnose):
     )
 
 
+def test_a_name_that_a_dependency_lacks_is_a_matter_of_its_version(diagnose):
+    error = raised(lambda: exec("from json import no_such_name"))
+    cause = diagnose(error, run_requires=["json==4.5.2"])
+    assert cause.kind == "missing name in a dependency"
+    assert "another version of json is installed than quack needs: pip install 'json==4.5.2'" in (
+        cause.mend
+    )
+    own = ImportError("cannot import name 'x' from 'quack.sub'", name="quack.sub")
+    assert diagnose(own).kind == "Python error"
+
+
 def test_a_circular_import_is_named(diagnose):
     text = (
         "cannot import name 'a' from partially initialized module 'quack.b' "

@@ -36,6 +36,7 @@ DAMAGED_SHARED_LIBRARY = "unusable shared library"
 UNDEFINED_SYMBOL = "undefined symbol"
 NO_KERNEL_IMAGE = "no kernel image"
 MISSING_PADDLE_API = "missing API of Paddle"
+MISSING_NAME = "missing name in a dependency"
 CIRCULAR_IMPORT = "circular import"
 PUBLIC_NAMES = "public names missing"
 NAME_TAKEN = "module name taken"
@@ -173,13 +174,30 @@ def _missing_module(error: BaseException, library: Library) -> tuple[str, str] |
             f"the wheel lacks a part of {library.name}: check the artifacts of its declaration, "
             "build again"
         )
-    wanted = " ".join(f"'{text}'" for text in library.run_requires)
+    wanted = _wanted(library)
     if wanted:
-        return MISSING_MODULE, f"install what {library.name} needs: pip install {wanted}"
+        return MISSING_MODULE, f"install what {library.name} needs: {wanted}"
     return MISSING_MODULE, (
         f"install the distribution that brings {_top(error.name) or 'it'}, and add it to "
         f"run_requires in the declaration of {library.name}"
     )
+
+
+def _missing_name(error: BaseException, library: Library) -> tuple[str, str] | None:
+    top = _top(error.name) if isinstance(error, ImportError) else ""
+    if not top or top in library.modules or "cannot import name" not in str(error):
+        return None
+    wanted = _wanted(library) or f"state the version in run_requires of {library.name}"
+    return (
+        MISSING_NAME,
+        f"another version of {top} is installed than {library.name} needs: {wanted}",
+    )
+
+
+def _wanted(library: Library) -> str:
+    """The command that installs what the library declares to need, or an empty text."""
+    wanted = " ".join(f"'{text}'" for text in library.run_requires)
+    return f"pip install {wanted}" if wanted else ""
 
 
 def _circular_import(error: BaseException, library: Library) -> tuple[str, str] | None:
@@ -273,6 +291,7 @@ _RULES: tuple[Rule, ...] = (
     _missing_torch,
     _missing_paddle_api,
     _missing_module,
+    _missing_name,
 )
 
 
