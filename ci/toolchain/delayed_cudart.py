@@ -2,12 +2,12 @@
 
 nvcc links the CUDA run-time library statically unless told otherwise, so that a library loads on
 hosts without CUDA; the packages of CUDA 12.6 bring ``libcudart.so.12`` alone (those of 12.9 and 13
-have the static one). The archive made here keeps
-that promise: it defines each function of the shared library as a jump through a table, and fills the
-table when the library that it was linked into is loaded, from the ``libcudart.so.12`` that the
-process already has (Paddle's or torch's), that the loader finds, or that lies in the ``nvidia``
-packages beside the library. Where there is none, each function answers ``cudaErrorInsufficientDriver``
-(35), as the real one does on a host without a driver.
+have the static one). The archive made here keeps that promise: it defines each function of the
+shared library as a jump through a table, and fills the table when the library that it was linked
+into is loaded, from the ``libcudart.so.12`` that the process already has (Paddle's or torch's),
+that the loader finds, or that lies in the ``nvidia`` packages beside the library. Where there is
+none, each function answers ``cudaErrorInsufficientDriver`` (35), as the real one does on a host
+without a driver.
 """
 
 from __future__ import annotations

@@ -357,7 +357,14 @@ def _asked_targets(options: Options, default_arch: str) -> Iterator[tuple[str, l
     arch = arch or default_arch
     virtual = arch.replace("sm_", "compute_")
     if codes_asked:
+        if arch != virtual:
+            raise RefusedError(f"Value of -arch option ('{arch}') must be a virtual architecture")
         yield virtual, [code.strip("[]") for code in codes_asked]
+    elif arch.startswith("sm_") and arch.endswith("a"):
+        raise RefusedError(
+            f"-arch={arch} cannot be honoured: nvcc also embeds PTX of {virtual[:-1]} for it, and "
+            f"clang cannot; use -gencode arch={virtual},code={arch}"
+        )
     elif arch.startswith("sm_"):
         yield virtual, [arch, virtual]  # the manual: -arch=sm_80 also keeps that PTX
     else:

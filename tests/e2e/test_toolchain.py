@@ -293,7 +293,7 @@ def test_the_run_time_library_of_the_packages_is_linked(
     "options",
     [
         ["-arch=sm_80"],
-        ["-arch=sm_90a", "-code=sm_90a"],
+        ["-arch=compute_90a", "-code=sm_90a"],
         ["-gencode=arch=compute_90a,code=[sm_90a,compute_90a]"],
         ["-arch=compute_90", "-code=sm_90,compute_90"],
         [

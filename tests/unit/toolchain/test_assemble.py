@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ci.errors import InfrastructureError, ToolchainError
-from ci.toolchain import assemble, clang, stubs
+from ci.toolchain import assemble, clang, probe, stubs
 from ci.toolchain.model import ClangFact, HostCompilerFact
 from ci.toolchain.recipes import Recipe, find_recipe
 from ci.toolchain.resolve import Assemble
@@ -159,7 +159,7 @@ def test_a_failed_installation_says_why(tmp_path: Path, output: str, cause: str)
     uv.chmod(0o755)
     recipe = wanted().recipe
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assemble.probe, "find_uv", lambda environ: uv)
+        patch.setattr(probe, "find_uv", lambda environ: uv)
         with pytest.raises(InfrastructureError) as caught:
             assemble.install(recipe, tmp_path / "site", tmp_path, ENVIRON)
     assert cause in caught.value.cause
@@ -170,7 +170,7 @@ def test_a_failed_installation_says_why(tmp_path: Path, output: str, cause: str)
 def test_without_uv_the_next_step_is_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assemble.probe, "find_uv", lambda environ: None)
+    monkeypatch.setattr(probe, "find_uv", lambda environ: None)
     with pytest.raises(ToolchainError, match="uv is not installed") as caught:
         assemble.install(wanted().recipe, tmp_path / "site", tmp_path, ENVIRON)
     assert caught.value.next_step.endswith("-m pip install uv")

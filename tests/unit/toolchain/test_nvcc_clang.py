@@ -71,9 +71,9 @@ def has(command: tuple[str, ...], *words: str) -> bool:
             ["sm_90"],
         ),
         (["-gencode", "arch=compute_80,code=sm_80"] * 2, ["sm_80"], []),
-        (["-arch=sm_90a"], ["sm_90a"], ["sm_90a"]),
+        (["-arch=compute_90a", "-code=sm_90a"], ["sm_90a"], []),
         (["-arch", "sm_80"], ["sm_80"], ["sm_80"]),
-        (["--gpu-architecture=sm_80", "--gpu-code=sm_80"], ["sm_80"], []),
+        (["--gpu-architecture=compute_80", "--gpu-code=sm_80"], ["sm_80"], []),
         (["-arch=compute_80", "-code=sm_80,compute_80"], ["sm_80"], ["sm_80"]),
         (["-arch=compute_80", "-code=sm_80", "-code=compute_80"], ["sm_80"], ["sm_80"]),
         (
@@ -98,6 +98,8 @@ def test_targets(arguments: list[str], binaries: list[str], ptx: list[str]) -> N
         (["-gencode", "arch=compute_80,code=lto_80"], "lto_80"),
         (["-gencode", "code=sm_80"], "code=sm_80"),
         (["-arch=native"], "native"),
+        (["-arch=sm_80", "-code=sm_80"], "'sm_80'"),
+        (["-arch=sm_90a"], "-gencode arch=compute_90a,code=sm_90a"),
         (["-arch=all-major"], "all-major"),
     ],
 )
@@ -284,7 +286,14 @@ def test_other_phases(phase: str, words: tuple[str, ...]) -> None:
 
 def test_ptx_of_two_targets_is_refused() -> None:
     with pytest.raises(RefusedError, match="exactly one target"):
-        made("-ptx", "k.cu", "-arch=sm_80", "-code=sm_80", "-gencode", "arch=compute_90,code=sm_90")
+        made(
+            "-ptx",
+            "k.cu",
+            "-arch=compute_80",
+            "-code=sm_80",
+            "-gencode",
+            "arch=compute_90,code=sm_90",
+        )
 
 
 def test_a_host_source_is_compiled_by_the_host_compiler() -> None:
