@@ -85,25 +85,24 @@ def test_payload_of_integers(local: Local) -> None:
     assert out.tolist() == [[0.5], [-3.0]]
 
 
-def test_sum_is_in_rank_order_and_in_the_accumulation_dtype(local: Local) -> None:
-    """256 + 1 + 1: 258 in float32, 256 in bfloat16 (a tie to even, twice); 1 + 1 + 256 is 258."""
-    idx = local.integers([[0, 1, 2]])
-    route = local.ep.plan_route(idx, 1, 3)
-    down, up = (
-        local.floats([[256], [1], [1]], "bfloat16"),
-        local.floats([[1], [1], [256]], "bfloat16"),
-    )
-    narrow = local.torch.bfloat16
-
-    def total(rows: Any, accumulate: Any = None) -> float:
-        # Through float32: Paddle 3.3.1 lists bfloat16 as raw integers.
-        out = local.ep.add_in_rank_order(rows, route, accumulate)
-        assert out.dtype == narrow
-        return float(out.to(local.torch.float32).tolist()[0][0])
-
-    assert total(down) == 258.0
-    assert total(down, narrow) == 256.0
-    assert total(up, narrow) == 258.0
+@pytest.mark.parametrize(
+    ("dtype", "values", "wanted"),
+    [
+        ("float32", [2.0**24, 1, 1], 2.0**24),  # each 1 is lost: a tie goes to the even number
+        ("float32", [1, 1, 2.0**24], 2.0**24 + 2),
+        ("bfloat16", [256, 1, 1], 258),  # 256 if the sums were bfloat16
+        ("float16", [2048, 1, 1], 2050),  # 2048 if the sums were float16
+    ],
+)
+def test_sum_is_in_rank_order_and_16_bit_dtypes_sum_in_float32(
+    local: Local, dtype: str, values: list[float], wanted: float
+) -> None:
+    route = local.ep.plan_route(local.integers([[2, 0, 1]]), 1, 3)
+    rows = local.floats([[value] for value in values], dtype)
+    out = local.ep.add_in_rank_order(rows, route)
+    assert out.dtype == rows.dtype
+    # Through float32: Paddle 3.3.1 lists bfloat16 as raw integers.
+    assert out.to(local.torch.float32).tolist() == [[wanted]]
 
 
 def test_a_single_minus_zero_stays(local: Local) -> None:

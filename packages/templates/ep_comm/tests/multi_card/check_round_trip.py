@@ -124,6 +124,10 @@ def main() -> int:
         traceback.print_exc()
         print(f"{name}: FAILED", flush=True)
         return 1
+    framework.distributed.barrier()
+    # torch's gloo may abort ("terminate called without an active exception") in a process that
+    # leaves its group undestroyed.
+    framework.distributed.destroy_process_group()
     print(f"{name}: passed", flush=True)
     return 0
 
