@@ -30,7 +30,8 @@ OLDEST_PYTHON = "3.10"
 # What a build environment always holds: the front end, and what PEP 517 back ends expect beside it.
 BUILD_BASE = ("pip>=24.2", "setuptools>=77", "wheel>=0.45", "packaging>=24.2")
 # What an import suite needs beside the wheel itself.
-IMPORT_BASE = ("numpy>=1.26", "packaging>=24.2", "pytest>=8.3")
+# setuptools: `import paddle` needs it (paddle.utils.cpp_extension), and Paddle declares it for some Pythons.
+IMPORT_BASE = ("numpy>=1.26", "packaging>=24.2", "pytest>=8.3", "setuptools>=77")
 _HASH_LINE = re.compile(r"^# requirements: (\w+)$", re.MULTILINE)
 
 
@@ -48,7 +49,7 @@ class Lock:
     @property
     def pins(self) -> dict[str, str]:
         """Canonical project name to the version that is locked."""
-        found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", self.text, re.MULTILINE)
+        found = re.findall(r"^([\w.-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", self.text, re.MULTILINE)
         return {canonicalize_name(name): version for name, version in found}
 
     def pinned(self, requirements: Iterable[str]) -> tuple[str, ...]:
