@@ -55,14 +55,12 @@ def retagged_name(name: str, tag: str) -> str:
     return f"{stem}-{tag}.whl"
 
 
-def rewrite(
-    source: Path, destination: Path, *, tag: str, at: Time, drop: Iterable[str] = ()
-) -> None:
+def rewrite(source: Path, destination: Path, *, tag: str, at: Time) -> None:
     """Write the wheel ``source`` to ``destination`` in canonical form, with ``tag`` in its WHEEL file.
 
     ``tag`` is ``python-abi-platform`` and may be compressed (``manylinux2014_x86_64.manylinux_2_17_x86_64``);
-    WHEEL gets one line per expanded tag, and ``Root-Is-Purelib: true`` only for ``any``. Members of
-    ``drop`` are left out. ``destination`` must not exist.
+    WHEEL gets one line per expanded tag, and ``Root-Is-Purelib: true`` only for ``any``. Signatures
+    of the old RECORD are left out (PEP 427). ``destination`` must not exist.
     """
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(destination, "x") as new:
         infos = {info.filename: info for info in old.infolist() if not info.is_dir()}
@@ -70,7 +68,7 @@ def rewrite(
             n.split("/", 1)[0] for n in infos if n.split("/", 1)[0].endswith(".dist-info")
         )
         record = f"{dist_info}/RECORD"
-        left_out = {record, *drop, *(f"{dist_info}/{name}" for name in _SIGNATURES)}
+        left_out = {record, *(f"{dist_info}/{name}" for name in _SIGNATURES)}
         edits = _edits(dist_info, infos, tag)
         names = sorted(set(infos) - left_out, key=lambda name: (name.startswith(dist_info), name))
         rows = [_copy(old, infos[name], new, at, edits.get(name)) for name in names]

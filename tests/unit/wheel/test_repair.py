@@ -268,6 +268,31 @@ def test_without_patchelf_the_tool_is_named(
     assert not out.exists()
 
 
+def test_a_member_that_gets_lost_on_the_way_is_noticed(
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = repair_module.rewrite
+    shorter = write_wheel(tmp_path / "shorter", {})
+
+    def forgetful(source: Path, destination: Path, **options: object) -> None:
+        plain(shorter, destination, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(repair_module, "rewrite", forgetful)
+    raw = write_wheel(tmp_path, {"paddlefleet_ops/a.py": b"x = 1\n"})
+    assert refused(raw, out) == ["lost"]
+
+
+def test_instructions_beyond_the_baseline_are_refused_with_the_reason(
+    gcc: Gcc, tmp_path: Path, out: Path
+) -> None:
+    library = gcc.shared("libops.so", flags=["-Wl,-z,x86-64-v3"])
+    assert "x86-64-v3" in readelf(library, "-n")
+    with pytest.raises(FindingError) as caught:
+        repaired(wheel_with(tmp_path, {"libops.so": library}), out)
+    assert "instructions beyond the baseline" in caught.value.cause
+    assert not out.exists()
+
+
 # --- rules about the content -----------------------------------------------------------------------
 
 
