@@ -77,10 +77,13 @@ void check_shape(const char* name, const TensorView& tensor, int64_t rows, int64
   }
 }
 
+// Frameworks give tensors without elements whatever strides they like, and nothing is read there.
+bool is_packed(const TensorView& tensor) { return tensor.numel() == 0 || tensor.IsContiguous(); }
+
 // The distance of two rows in elements; the elements of a row must be adjacent.
 int64_t row_stride(const char* name, const TensorView& tensor) {
   if (tensor.ndim() != 2) TVM_FFI_THROW(ValueError) << name << " must have two dimensions";
-  if (tensor.IsContiguous()) return tensor.size(1);
+  if (is_packed(tensor)) return tensor.size(1);
   if (tensor.size(1) > 1 && tensor.stride(1) != 1) {
     TVM_FFI_THROW(ValueError) << "the last dimension of " << name << " must have stride 1";
   }
@@ -91,7 +94,7 @@ void check_output(const char* name, const TensorView& tensor, const TensorView& 
                   int64_t cols) {
   check_device(name, tensor, model);
   check_shape(name, tensor, rows, cols);
-  if (!tensor.IsContiguous()) TVM_FFI_THROW(ValueError) << name << " must be contiguous";
+  if (!is_packed(tensor)) TVM_FFI_THROW(ValueError) << name << " must be contiguous";
 }
 
 void check_extent(const char* name, int64_t value) {
