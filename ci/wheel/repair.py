@@ -297,10 +297,15 @@ def _grafted(before: WheelFacts, after: WheelFacts, needs: Needs) -> tuple[str, 
     for elf in after.host_elfs:
         if elf.path in old:
             continue
-        soname = original_soname(elf.name)
-        users = ", ".join(needs.outside.get(soname, ())) or "another grafted library"
+        users = ", ".join(_users(original_soname(elf.name), needs)) or "another grafted library"
         lines.append(f"{elf.path} ({elf.size} bytes, needed by {users})")
     return tuple(sorted(lines))
+
+
+def _users(name: str, needs: Needs) -> tuple[str, ...]:
+    """Who needs the file ``name``: auditwheel names it after the file, ``libffi.so.8.1.2`` for libffi.so.8."""
+    matching = [soname for soname in needs.outside if f"{name}.".startswith(f"{soname}.")]
+    return needs.outside[max(matching, key=len)] if matching else ()
 
 
 def _rewritten(source: Path, folder: Path, tag: str, order: _Order) -> Path:

@@ -152,6 +152,18 @@ def test_another_library_is_grafted_reported_and_works(
     assert loaded.stdout.strip() == "42"
 
 
+def test_a_grafted_file_behind_a_link_is_reported_with_its_user(
+    gcc: Gcc, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = gcc.shared("outside/libwidget.so.1.2.3", soname="libwidget.so.1")
+    (gcc.outside / "libwidget.so.1").symlink_to(real.name)
+    raw = wheel_with(tmp_path, {"libops.so": gcc.shared("libops.so", needs=[real])})
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(gcc.outside))
+    [line] = repaired(raw, out).grafted
+    assert ".so.1.2.3 (" in line
+    assert "needed by paddlefleet_ops/libops.so" in line
+
+
 def test_the_driver_behind_a_grafted_library_stays_outside(
     gcc: Gcc, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
