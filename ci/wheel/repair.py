@@ -303,7 +303,7 @@ def _grafted(before: WheelFacts, after: WheelFacts, needs: Needs) -> tuple[str, 
 
 
 def _users(name: str, needs: Needs) -> tuple[str, ...]:
-    """Who needs the file ``name``: auditwheel names it after the file, ``libffi.so.8.1.2`` for libffi.so.8."""
+    """Who needs the file ``name``, which may be ``libffi.so.8.1.2`` where libffi.so.8 is needed."""
     matching = [soname for soname in needs.outside if f"{name}.".startswith(f"{soname}.")]
     return needs.outside[max(matching, key=len)] if matching else ()
 
