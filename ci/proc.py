@@ -54,8 +54,8 @@ class Completed:
 
     @property
     def ok(self) -> bool:
-        """True when the process exited with status 0. Nothing in the output can change this."""
-        return self.returncode == 0
+        """True when the process ended by itself with status 0. Nothing in the output can change this."""
+        return self.returncode == 0 and not self.timed_out
 
     def tail(self, lines: int = 40) -> tuple[str, ...]:
         """The last ``lines`` lines of the output."""
@@ -162,7 +162,7 @@ def _run_captured(command: Command, started: float) -> Completed:
     except subprocess.TimeoutExpired:
         timed_out = True
         group.end()
-        raw, _ = group.process.communicate()
+        raw = _rest(group)
     except BaseException:
         group.end()
         raise
@@ -177,6 +177,14 @@ def _run_captured(command: Command, started: float) -> Completed:
     )
 
 
+def _rest(group: _Group) -> bytes:
+    """What was said until now; a grandchild that left the group may hold the pipe open for ever."""
+    try:
+        return group.process.communicate(timeout=GRACE_SECONDS)[0]
+    except subprocess.TimeoutExpired as error:
+        return error.output or b""
+
+
 def _start(command: Command, stdout: int | IO[bytes]) -> _Group:
     try:
         process = subprocess.Popen(
@@ -188,10 +196,13 @@ def _start(command: Command, stdout: int | IO[bytes]) -> _Group:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+    except OSError as error:
+        elsewhere = command.cwd is not None and not command.cwd.is_dir()
         raise ToolchainError(
             f"cannot start {command.argv[0]!r}: {error.strerror or error}",
-            cause="the program is not installed, or is not on the PATH of this step",
+            cause=f"its folder is not there: {command.cwd}"
+            if elsewhere
+            else "the program is not installed, is not on the PATH of this step, or cannot run here",
             next_step=f"check it by hand: {command.shown}",
         ) from error
     group = _Group(process)

@@ -65,7 +65,8 @@ def library_key(
         "build requirements": " ".join(build_requires),
         "environment": json.dumps(library.build_env(target), sort_keys=True),
         "include folders": " ".join(library.include_dirs),
-        "hooks": " ".join((*library.hooks_before_build, *library.hooks_after_collect)),
+        "hooks before build": " ".join(library.hooks_before_build),
+        "hooks after collect": " ".join(library.hooks_after_collect),
         "build code": _code_hash(bool(library.hooks_before_build or library.hooks_after_collect)),
     }
     if library.needs_cuda_compiler or library.kind == "header_only":

@@ -95,6 +95,7 @@ def run_step(step: LibraryStep, executor: Executor, store: Store) -> StepResult:
     if not done.ok or not outcome or "files" not in outcome:
         failure = _failure(step, outcome, done.returncode, done.timed_out)
         shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(step.request.out, ignore_errors=True)
         return StepResult(step.library, step.key, "failed", seconds, step.log, failure=failure)
     meta = {
         "library": step.library.name,
@@ -127,10 +128,11 @@ def _from_store(
 
 
 def _outcome(work: Path) -> dict[str, object]:
-    path = work / "outcome.json"
-    if not path.exists():
+    """What the build wrote at its end; nothing when it was killed before, or while it wrote."""
+    try:
+        values: dict[str, object] = json.loads((work / "outcome.json").read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
         return {}
-    values: dict[str, object] = json.loads(path.read_text("utf-8"))
     return values
 
 

@@ -33,20 +33,25 @@ class Store:
     def get(self, key: Key) -> Entry | None:
         """The result of ``key``, or ``None``. An entry whose content changed is removed, not used."""
         home = self._home(key)
-        meta_file = home / "meta.json"
-        if not meta_file.exists():
-            return None
-        meta = json.loads(meta_file.read_text("utf-8"))
-        if build_manifest.tree_hash(home / "tree") != meta["tree"]:
-            shutil.rmtree(home, ignore_errors=True)
-            return None
-        return Entry(home / "tree", meta)
+        entry = _verified(home)
+        if entry is None and home.exists():
+            with FileLock(f"{home}.lock"):
+                entry = _verified(home)  # another process may have put it anew meanwhile
+                if entry is None:
+                    shutil.rmtree(home, ignore_errors=True)
+        return entry
 
     def put(self, key: Key, folder: Path, meta: Mapping[str, object]) -> Entry:
-        """Store a copy of ``folder`` as the result of ``key``; it appears whole or not at all."""
+        """Store a copy of ``folder`` as the result of ``key``; it appears whole or not at all.
+
+        A good result that is there already stays: another process may be reading it.
+        """
         home = self._home(key)
         home.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{home}.lock"), tempfile.TemporaryDirectory(dir=home.parent) as scratch:
+            present = _verified(home)
+            if present is not None:
+                return present
             staged = Path(scratch, "entry")
             shutil.copytree(folder, staged / "tree", symlinks=True)
             recorded = {
@@ -61,3 +66,14 @@ class Store:
 
     def _home(self, key: Key) -> Path:
         return self.root / key.digest[:2] / key.digest
+
+
+def _verified(home: Path) -> Entry | None:
+    """The entry in ``home`` when it is whole: its record can be read and its files are as recorded."""
+    try:
+        meta = json.loads((home / "meta.json").read_text("utf-8"))
+        if build_manifest.tree_hash(home / "tree") != meta["tree"]:
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Entry(home / "tree", meta)
