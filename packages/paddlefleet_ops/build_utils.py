@@ -834,7 +834,8 @@ TEMPLATES: tuple[EcosystemLibrary, ...] = (
         compat_scope=("expert_placement",),
         varies_by=frozenset({"python"}),
         requires=Requires(python=">=3.10"),
-        build_requires=("setuptools>=77", "pybind11>=2.13,<3", "ninja>=1.11.1"),
+        build_requires=("setuptools>=77", "pybind11>=2.13,<3"),
+        run_requires=("numpy>=1.24",),
         library_set="templates",
     ),
     EcosystemLibrary(
@@ -849,8 +850,8 @@ TEMPLATES: tuple[EcosystemLibrary, ...] = (
         varies_by=frozenset({"cuda", "capability"}),
         requires=Requires(capability=">=8.0", cpu_path=True),
         extra_env={"PADDLE_CUDA_ARCH_LIST": arch_list},
-        build_requires=("setuptools>=77", _TVM_FFI),
-        run_requires=(_TVM_FFI,),
+        build_requires=("setuptools>=77", "apache-tvm-ffi>=0.1.9,<0.1.12"),
+        run_requires=("apache-tvm-ffi>=0.1.9,<0.1.12",),
         preload=("tvm_ffi",),
         needs_cuda_compiler=True,
         library_set="templates",
@@ -883,6 +884,7 @@ TEMPLATES: tuple[EcosystemLibrary, ...] = (
         compat_scope=("chunk_linear_attention",),
         varies_by=frozenset(),
         build_requires=("setuptools>=77",),
+        run_requires=("numpy>=1.24",),
         library_set="templates",
     ),
 )

@@ -76,6 +76,24 @@ def test_a_preloaded_module_is_imported_before_the_guard(site):
     assert events[0]["finders"] == 0
 
 
+READS_ENVIRONMENT = {
+    "alpha/__init__.py": "import os\nseen = (os.environ.get('ALPHA_A'), os.environ.get('ALPHA_B'))\n"
+}
+
+
+def test_variables_that_an_import_reads_are_set_for_it_unless_the_user_set_them(site):
+    site.add("alpha", READS_ENVIRONMENT, load_env={"ALPHA_A": "1", "ALPHA_B": "1"})
+    found = site.result(
+        """
+        import os
+        os.environ["ALPHA_B"] = "mine"
+        import paddlefleet_ops
+        result = [*paddlefleet_ops.alpha.seen, os.environ.get("ALPHA_A"), os.environ["ALPHA_B"]]
+        """
+    )
+    assert found == ["1", "mine", None, "mine"]
+
+
 def test_a_module_is_one_object_under_both_names(site):
     site.add("alpha", EAGER)
     assert (

@@ -30,7 +30,13 @@ from ._blocker import ImportBlocker, blocked_message
 from ._causes import Cause, RefusedError, diagnose
 from ._decision import Block, Decision, Load, decide
 from ._manifest import LeftOut, Library, Manifest, Source
-from ._process_state import ProcessState, first_on_path, lies_below, without_forbidden_torch
+from ._process_state import (
+    ProcessState,
+    default_environment,
+    first_on_path,
+    lies_below,
+    without_forbidden_torch,
+)
 from ._requires import Environment
 
 LOADED = "loaded"
@@ -276,7 +282,8 @@ def _safe_load_ecosystem_lib(library: Library, package: Package) -> None:
         _refuse_missing_files(library, package.folder)
         for name in library.preload:
             importlib.import_module(name)
-        with _unresolved_imports() as unresolved, without_forbidden_torch():
+        environment = default_environment(library.load_env)
+        with environment, _unresolved_imports() as unresolved, without_forbidden_torch():
             _import_guarded(library, package, unresolved)
         _refuse_leaked_proxy(before)
         package.namespace.update(attach(package.name, library.modules))

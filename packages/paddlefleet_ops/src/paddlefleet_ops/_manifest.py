@@ -41,6 +41,7 @@ class Library:
     ``module`` is the top-level name that is attached to the package, ``modules`` holds every
     top-level name that the library brings, ``public_names`` are texts such as ``"rmsnorm"`` (an
     attribute of the module) or ``"quack.softmax:softmax"`` (an attribute of that submodule).
+    ``load_env`` holds environment variables that its import reads.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Library:
     depends_on: tuple[str, ...]
     run_requires: tuple[str, ...]
     source: Source
+    load_env: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ def _library(values: Mapping[str, Any]) -> Library:
         depends_on=_texts(values, "depends_on"),
         run_requires=_texts(values, "run_requires"),
         source=_source(values.get("source", {})),
+        load_env=tuple((str(k), str(v)) for k, v in values.get("load_env", {}).items()),
     )
 
 

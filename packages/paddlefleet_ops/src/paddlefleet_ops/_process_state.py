@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -157,3 +158,15 @@ def _is_of_paddle(kind: type) -> bool:
 
 def _top(name: str) -> str:
     return name.partition(".")[0]
+
+
+@contextmanager
+def default_environment(variables: Iterable[tuple[str, str]]) -> Iterator[None]:
+    """Environment variables that a library's import reads; what the user has set stays as it is."""
+    added = [(name, value) for name, value in variables if name not in os.environ]
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, _ in added:
+            os.environ.pop(name, None)

@@ -3,7 +3,8 @@
     python -m paddle.distributed.launch --nproc_per_node=2 tests/multi_card/check_round_trip.py
     torchrun --nproc-per-node=2 tests/multi_card/check_round_trip.py
 
-NCCL where there are CUDA devices, gloo elsewhere. Every rank checks its own result bit by bit, says
+NCCL where each rank of the host has a CUDA device of its own, gloo elsewhere (NCCL refuses two ranks
+on one device); what it was is in every line. Every rank checks its own result bit by bit, says
 what it saw, and exits with 1 if anything is wrong; only exit status 0 of all ranks is success.
 """
 
@@ -23,10 +24,20 @@ DTYPES = ("float32", "bfloat16", "float16")
 SIGNED = {2: "int16", 4: "int32", 8: "int64"}
 
 
+def a_device_each(devices: int) -> bool:
+    """Whether the ``devices`` of this host are enough for its ranks; says so where they are not."""
+    local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("PADDLE_LOCAL_SIZE")
+    ranks = int(local or os.environ.get("PADDLE_TRAINERS_NUM", "1"))
+    if 0 < devices < ranks:
+        print(f"{ranks} ranks share {devices} CUDA device(s): gloo on the CPU, NCCL is not checked")
+    return devices >= ranks
+
+
 def start_paddle() -> tuple[Any, ModuleType, str]:
     """Return the framework, the library and the device, with the group started."""
     paddle = importlib.import_module("paddle")
-    on_gpu = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
+    with_cuda = paddle.is_compiled_with_cuda()
+    on_gpu = with_cuda and a_device_each(paddle.device.cuda.device_count())
     if not on_gpu:
         os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
         paddle.set_device("cpu")
@@ -39,7 +50,7 @@ def start_paddle() -> tuple[Any, ModuleType, str]:
 def start_torch() -> tuple[Any, ModuleType, str]:
     """Return the framework, the library and the device, with the group started."""
     torch = importlib.import_module("torch")
-    on_gpu = torch.cuda.is_available()
+    on_gpu = a_device_each(torch.cuda.device_count())
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     torch.distributed.init_process_group("nccl" if on_gpu else "gloo")
