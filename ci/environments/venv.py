@@ -86,8 +86,9 @@ def _uv(arguments: Sequence[str]) -> Completed:
     command = Command((sys.executable, "-m", "uv", *arguments), timeout=1800)
     done = run(command)
     if not done.ok:
+        words = [word for word in arguments[:2] if not word.startswith("-")]
         raise InfrastructureError(
-            f"uv {' '.join(arguments[:2])} failed",
+            f"uv {' '.join(words[:2])} failed",
             cause="a package cannot be downloaded, does not fit this Python, or its hash differs",
             next_step=command.shown,
             details=done.tail(15),

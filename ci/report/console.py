@@ -54,8 +54,8 @@ def print_table(
     table = Table(
         title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )
-    for header in headers:
-        table.add_column(header, overflow="fold")
+    for number, header in enumerate(headers):
+        table.add_column(header, overflow="fold", no_wrap=number == 0)  # a name stays whole
     for row in rows:
         table.add_row(*row)
     console.print(table)
