@@ -109,9 +109,19 @@ def test_every_library_varies_just_by_what_it_declares(library: EcosystemLibrary
         assert key_of(library, base, **same) == key_of(library, replace(base, cuda="13.2"), **same)
     else:
         assert key_of(library, base, **same) != key_of(library, replace(base, cuda="13.2"), **same)
+    other = replace(base, capabilities=("9.0", "10.0", "10.3"))
     if "capability" not in library.varies_by:
-        other = replace(base, capabilities=("9.0", "10.0", "10.3"))
         assert key_of(library, base, **same) == key_of(library, other, **same)
+    else:
+        assert key_of(library, base, **same) != key_of(library, other, **same)
+
+
+def test_capabilities_count_also_where_the_environment_does_not_name_them(
+    make_library: Any,
+) -> None:
+    library = make_library(varies_by=frozenset({"capability"}), needs_cuda_compiler=True)
+    one, other = Target("13.0", "3.12", ("9.0",)), Target("13.0", "3.12", ("9.0a",))
+    assert set(key_of(library, one).difference(key_of(library, other))) == {"capabilities"}
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_target_inside_another_is_refused(make_library: Any) -> None:
     )
     (problem,) = problems_of(make_library("alpha"), other)
     assert "'alpha' of alpha" in problem
-    assert "'alpha/kernels/more' of other" in problem
+    assert "'alpha/kernels/more' of other lie one inside the other" in problem
 
 
 def test_two_targets_that_give_one_import_name_are_refused(make_library: Any) -> None:
