@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -52,7 +53,10 @@ def _jobs(text: str) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are the farm's: all in one tree, exit code 2."""
+    """A parser whose errors are the farm's: all in one tree, exit code 2. Options are never guessed."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> None:  # type: ignore[override]
         """Raise :class:`~ci.errors.ConfigError` instead of leaving the process."""

@@ -19,6 +19,7 @@ from ci.registry import EcosystemLibrary, build_steps
 
 Status = Literal["built", "cached", "failed"]
 STEP_TIMEOUT_SECONDS = 4 * 3600.0
+CONTEXT_LINES = 3
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,14 @@ class LibraryStep:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a library's build failed: the stage, every problem, the first compiler error, the log's tail."""
+    """Why a library's build failed: the stage, every problem, the first compiler error, the
+    lines that follow it in the log (the compiler's own excerpt), and the log's tail.
+    """
 
     stage: str
     problems: tuple[str, ...]
     first_error: str
+    context: tuple[str, ...]
     tail: tuple[str, ...]
 
 
@@ -146,9 +150,18 @@ def _failure(
         problems += (f"stopped after {STEP_TIMEOUT_SECONDS / 3600:.0f} hours",)
     elif returncode < 0:
         problems += (f"killed by signal {-returncode}" + " (out of memory?)" * (returncode == -9),)
+    first_error = build_steps.first_compiler_error(text)
     return Failure(
         stage=str(outcome.get("stage", "compile")),
         problems=problems or (f"ended with status {returncode}",),
-        first_error=build_steps.first_compiler_error(text),
+        first_error=first_error,
+        context=_following(text, first_error),
         tail=tuple(text.splitlines()[-25:]),
     )
+
+
+def _following(log: str, line: str) -> tuple[str, ...]:
+    """The lines after the first occurrence of ``line``: where compilers show the source."""
+    lines = [text.strip() for text in log.splitlines()]
+    start = lines.index(line) + 1 if line and line in lines else len(lines)
+    return tuple(text.rstrip() for text in log.splitlines()[start : start + CONTEXT_LINES])

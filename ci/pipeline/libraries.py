@@ -150,6 +150,7 @@ def raise_failures(results: Sequence[StepResult]) -> None:
         details += [f"  {problem}" for problem in failure.problems]
         if failure.first_error:
             details.append(f"  first compiler error: {failure.first_error}")
+            details += [f"    {line}" for line in failure.context]
         details += [f"  | {line}" for line in failure.tail]
     names = ", ".join(result.library.name for result in failed)
     first = failed[0].failure

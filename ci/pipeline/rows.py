@@ -19,6 +19,7 @@ from ci.registry import (
     target_of,
 )
 from ci.report.model import CellReport, LibraryRow, RunReport
+from ci.sources.resolve import declared_origin
 from ci.toolchain import Toolchain
 from ci.wheel.repair import Repaired
 
@@ -53,7 +54,10 @@ def _planned_cell(plan: CellPlan, executor: Executor) -> CellReport:
 
 def _planned_row(plan: CellPlan, library: EcosystemLibrary) -> LibraryRow:
     override = plan.overrides.get(library.name)
-    source = override.origin if override else (library.pin or library.source_rel_path)
+    if override is not None:
+        source = override.public_origin
+    else:
+        source = f"{declared_origin(library)[1]} {(library.pin or '')[:12]}".strip()
     return LibraryRow(
         library.name, "planned", source=source, capabilities=compiled_for(library, plan.cell)
     )

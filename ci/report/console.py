@@ -27,9 +27,11 @@ PLAIN_WIDTH = 160
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console that is wide enough for tables where there is no terminal."""
-    console = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    console = Console(stderr=stderr, highlight=False, soft_wrap=False, emoji=False)
     if not console.is_terminal:
-        return Console(stderr=stderr, highlight=False, width=PLAIN_WIDTH, soft_wrap=False)
+        return Console(
+            stderr=stderr, highlight=False, width=PLAIN_WIDTH, soft_wrap=False, emoji=False
+        )
     return console
 
 

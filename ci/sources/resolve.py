@@ -116,21 +116,26 @@ def _declared_source(library: EcosystemLibrary) -> ResolvedSource:
             cause="its declaration names a folder that is not in this checkout",
             next_step=f"--source {library.name}=path:DIR",
         )
-    kind = (
-        "submodule"
-        if library.is_submodule
-        else ("template" if library.library_set == "templates" else "declared")
-    )
+    kind, origin = declared_origin(library)
     return ResolvedSource(
         library=library.name,
         kind=kind,
-        origin=library.url
-        or (folder.name if kind == "declared" else f"packages/templates/{folder.name}"),
+        origin=origin,
         revision=library.pin or "",
         tree=build_manifest.tree_hash(folder),
         folder=folder,
         pinned=library.is_submodule,
     )
+
+
+def declared_origin(library: EcosystemLibrary) -> tuple[str, str]:
+    """What kind of source a declaration names, and where from, without a path of this machine."""
+    folder = library.source_dir.name
+    if library.is_submodule:
+        return "submodule", library.url
+    if library.library_set == "templates":
+        return "template", f"packages/templates/{folder}"
+    return "declared", library.url or folder
 
 
 def _overridden(library: EcosystemLibrary, override: Override, cache_dir: Path) -> ResolvedSource:

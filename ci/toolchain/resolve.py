@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ci.errors import ToolchainError
+from ci.errors import ConfigError, ToolchainError
 from ci.toolchain.model import (
     OLDEST_CLANG,
     ClangFact,
@@ -47,10 +47,11 @@ def choose(cuda: str, compiler: str, facts: MachineFacts) -> Choice:
     An installed nvcc is taken only when its ``major.minor`` is the cell's: a wheel's label must be
     its content. ``auto`` never falls back to clang, since such a wheel cannot be published.
 
-    Raises :class:`~ci.errors.ToolchainError` with the ways to get a compiler.
+    Raises :class:`~ci.errors.ToolchainError` with the ways to get a compiler, and
+    :class:`~ci.errors.ConfigError` for a compiler that is none of these.
     """
     if compiler not in COMPILERS:
-        raise ToolchainError(
+        raise ConfigError(
             f"unknown compiler {compiler!r}",
             cause="a compiler is one of " + ", ".join(COMPILERS),
             next_step="--compiler auto",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.errors import ToolchainError
+from ci.errors import ConfigError, ToolchainError
 from ci.toolchain.model import ClangFact, HostCompilerFact, MachineFacts, NvccFact
 from ci.toolchain.resolve import Assemble, UseNvcc, choose
 
@@ -130,7 +130,7 @@ def test_clang_for_a_cuda_that_it_does_not_serve_is_refused() -> None:
 
 
 def test_a_compiler_by_another_name_is_refused() -> None:
-    with pytest.raises(ToolchainError, match="unknown compiler 'hipcc'"):
+    with pytest.raises(ConfigError, match="unknown compiler 'hipcc'"):
         choose("13.0", "hipcc", MachineFacts())
 
 
