@@ -55,7 +55,8 @@ def library_key(
 ) -> Key:
     """The key of a library's build: only the axes that its declaration says it varies by.
 
-    ``tree`` is the hash of its sources, ``build_requires`` its build requirements as locked.
+    ``tree`` is the hash of its sources, ``build_requires`` its build requirements as locked,
+    ``toolchain_identity`` what it is compiled with, which counts only for a library that is compiled.
     """
     inputs = {
         "library": library.name,
@@ -69,7 +70,7 @@ def library_key(
         "hooks after collect": " ".join(library.hooks_after_collect),
         "build code": _code_hash(bool(library.hooks_before_build or library.hooks_after_collect)),
     }
-    if library.needs_cuda_compiler or library.kind == "header_only":
+    if library.needs_cuda_compiler or library.needs_host_compiler:
         inputs["toolchain"] = toolchain_identity
     if "python" in library.varies_by:
         inputs["python"] = interpreter_identity

@@ -26,8 +26,7 @@ from ci.registry import (
     target_of,
 )
 from ci.report.progress import Narrator
-from ci.toolchain import Toolchain, resolve_toolchain
-from ci.toolchain.probe import find_hosts
+from ci.toolchain import HostToolchain, Toolchain, host_toolchain, resolve_toolchain
 
 
 def obtain_toolchain(plan: CellPlan, narrator: Narrator) -> Toolchain | None:
@@ -99,16 +98,16 @@ def _step(
 ) -> LibraryStep:
     plan, target = state.plan, target_of(state.plan.cell)
     source, folder = state.sources[library.name], work / "libraries" / library.name
-    toolchain_env = state.toolchain.environment() if state.toolchain else {}
-    toolchain_path = state.toolchain.path_entries() if state.toolchain else ()
+    compiler = _compiler_of(library, state)
+    paths = compiler.path_entries() if isinstance(compiler, Toolchain) else ()
     request = build_steps.BuildRequest(
         library=library.name,
         source=str(source.folder),
         work=str(folder),
         out=str(work / "collected" / library.name),
         artifacts=tuple((item.source, item.target) for item in library.artifacts),
-        env=toolchain_env | library.build_env(target),
-        path=tuple(str(entry) for entry in toolchain_path),
+        env=(compiler.environment() if compiler else {}) | library.build_env(target),
+        path=tuple(str(entry) for entry in paths),
         include_dirs=library.include_dirs,
         hooks_before_build=library.hooks_before_build,
         hooks_after_collect=library.hooks_after_collect,
@@ -123,17 +122,21 @@ def _step(
         build_requires=environment.lock.pinned(
             [*BUILD_BASE, *build_utils.requirements(library.build_requires, target)]
         ),
-        toolchain_identity=_toolchain_identity(state.toolchain),
+        toolchain_identity=compiler.identity() if compiler else "",
         interpreter_identity=f"CPython {plan.cell.python}",
     )
     return LibraryStep(library, key, request, environment.python, logs / f"{library.name}.log")
 
 
-def _toolchain_identity(toolchain: Toolchain | None) -> str:
-    if toolchain is not None:
-        return toolchain.identity()
-    host = next(iter(find_hosts(os.environ)), None)
-    return f"{host.family} {host.version}" if host is not None else "no host compiler"
+def _compiler_of(library: EcosystemLibrary, state: CellState) -> Toolchain | HostToolchain | None:
+    """What a library is compiled with: no more of the toolchain than it needs, so that a change of
+    CUDA does not rebuild what holds no device code.
+    """
+    if library.needs_cuda_compiler:
+        return state.toolchain
+    if library.needs_host_compiler:
+        return state.toolchain.host if state.toolchain else host_toolchain(os.environ)
+    return None
 
 
 def raise_failures(results: Sequence[StepResult]) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from ci.toolchain.model import PythonSearch, Toolchain
-from ci.toolchain.obtain import resolve_toolchain
+from ci.toolchain.model import HostToolchain, PythonSearch, Toolchain
+from ci.toolchain.obtain import host_toolchain, resolve_toolchain
 from ci.toolchain.probe import find_python, require_python
 from ci.toolchain.report import describe, rows
 
 __all__ = [
+    "HostToolchain",
     "PythonSearch",
     "Toolchain",
     "describe",
     "find_python",
+    "host_toolchain",
     "require_python",
     "resolve_toolchain",
     "rows",

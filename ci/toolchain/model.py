@@ -109,6 +109,26 @@ class MachineFacts:
 
 
 @dataclass(frozen=True)
+class HostToolchain:
+    """The C++ compiler of libraries that have no device code; nothing of CUDA is in its identity."""
+
+    cc: Path
+    cxx: Path
+    version: str
+    digests: tuple[tuple[str, str], ...]
+
+    def environment(self) -> dict[str, str]:
+        """The variables that builds of libraries read to find the compiler."""
+        return {"CC": str(self.cc), "CXX": str(self.cxx)}
+
+    def identity(self) -> str:
+        """Text for a cache key: version and content only."""
+        lines = [f"host {self.version}"]
+        lines += [f"{name} sha256:{digest}" for name, digest in sorted(self.digests)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
 class Toolchain:
     """The resolved compiler set of a cell: what it is, where it came from, and its identity.
 
@@ -173,6 +193,12 @@ class Toolchain:
         ]
         lines += [f"{name} sha256:{digest}" for name, digest in sorted(self.digests)]
         return "\n".join(lines)
+
+    @property
+    def host(self) -> HostToolchain:
+        """The part that libraries without device code are built with."""
+        digests = tuple(item for item in self.digests if item[0].startswith("host "))
+        return HostToolchain(self.cc, self.cxx, self.cxx_version, digests)
 
     def as_dict(self) -> dict[str, object]:
         """The toolchain as JSON-ready values, for records and reports."""

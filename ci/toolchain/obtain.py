@@ -8,10 +8,16 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ci.errors import InfrastructureError
+from ci.errors import InfrastructureError, ToolchainError
 from ci.toolchain import probe, stubs
 from ci.toolchain.assemble import assemble, locked
-from ci.toolchain.model import CLANG_NOT_PUBLISHABLE, CompilerName, HostCompilerFact, Toolchain
+from ci.toolchain.model import (
+    CLANG_NOT_PUBLISHABLE,
+    CompilerName,
+    HostCompilerFact,
+    HostToolchain,
+    Toolchain,
+)
 from ci.toolchain.resolve import Assemble, UseNvcc, choose
 
 
@@ -36,6 +42,28 @@ def resolve_toolchain(
     if isinstance(choice, UseNvcc):
         return _installed(cuda, choice, cache_dir, environ, progress)
     return _assembled(choice, cache_dir, environ, progress)
+
+
+def host_toolchain(environ: Mapping[str, str]) -> HostToolchain:
+    """The C++ compiler for libraries without device code: the first usable one.
+
+    Raises :class:`~ci.errors.ToolchainError` when there is none.
+    """
+    facts = tuple(probe.find_hosts(environ))
+    for fact in facts:
+        if not fact.problem:
+            return HostToolchain(
+                fact.cc,
+                fact.cxx,
+                f"{fact.family} {fact.version}",
+                probe.host_digests(environ, fact.cxx),
+            )
+    raise ToolchainError(
+        "no C++ compiler",
+        cause="neither CXX nor PATH names one that works",
+        next_step="apt-get install g++, or set CXX",
+        details=[f"{fact.cxx}: {fact.problem}" for fact in facts],
+    )
 
 
 def _installed(

@@ -113,6 +113,7 @@ class EcosystemLibrary:
     set them. varies_by: the axes of the matrix that its artifacts depend on. hooks: functions of
     ``build_hooks.py`` by name. ignored: patterns of produced files that stay out of the wheel, each with
     a reason. excludes: shared libraries that repair must not graft, beyond the farm's own policy.
+    needs_cuda_compiler: it has device code; needs_host_compiler: it has C++ code only.
     pin: the commit of the submodule, ``None`` while no commit has been verified.
     """
 
@@ -138,6 +139,7 @@ class EcosystemLibrary:
     ignored: Mapping[str, str] = field(default_factory=dict)
     excludes: tuple[str, ...] = ()
     needs_cuda_compiler: bool = False
+    needs_host_compiler: bool = False
     availability_name: str = ""
     url: str = ""
     pin: str | None = None
@@ -834,6 +836,7 @@ TEMPLATES: tuple[EcosystemLibrary, ...] = (
         compat_scope=("expert_placement",),
         varies_by=frozenset({"python"}),
         requires=Requires(python=">=3.10"),
+        needs_host_compiler=True,
         build_requires=("setuptools>=77", "pybind11>=2.13,<3"),
         run_requires=("numpy>=1.24",),
         library_set="templates",

@@ -69,3 +69,18 @@ def test_the_record_is_json() -> None:
     assert told["version"] == "13.0.88"
     assert told["publishable"] is True
     assert "bin/nvcc sha256:aa" in told["identity"]
+
+
+def test_what_has_no_device_code_is_built_by_the_host_compiler_alone() -> None:
+    host = (("host driver", "cc"), ("host cc1plus", "dd"))
+    here = dataclasses.replace(BASE, digests=BASE.digests + host)
+    other_cuda = dataclasses.replace(
+        here, cuda="12.9", compiler="clang", version="22", digests=host
+    )
+    assert here.host.identity() == other_cuda.host.identity()
+    assert "cuda" not in here.host.identity()
+    assert here.host.environment() == {"CC": "/usr/bin/gcc", "CXX": "/usr/bin/g++"}
+    newer = dataclasses.replace(here, cxx_version="gcc 13.2.0")
+    assert newer.host.identity() != here.host.identity()
+    rebuilt = dataclasses.replace(here, digests=(("host driver", "ee"),))
+    assert rebuilt.host.identity() != here.host.identity()
