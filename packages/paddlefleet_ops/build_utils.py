@@ -114,7 +114,8 @@ class EcosystemLibrary:
     ``build_hooks.py`` by name. ignored: patterns of produced files that stay out of the wheel, each with
     a reason. excludes: shared libraries that repair must not graft, beyond the farm's own policy.
     needs_cuda_compiler: it has device code; needs_host_compiler: it has C++ code only.
-    pin: the commit of the submodule, ``None`` while no commit has been verified.
+    pin: the commit of the submodule, ``None`` while no commit has been verified. nested: the submodules
+    inside it that its build reads, ``None`` for all of them.
     """
 
     name: str
@@ -143,6 +144,7 @@ class EcosystemLibrary:
     availability_name: str = ""
     url: str = ""
     pin: str | None = None
+    nested: tuple[str, ...] | None = None
     library_set: str = "fleet"
 
     @property
@@ -455,7 +457,7 @@ def submodule_problems(libraries: Sequence[EcosystemLibrary]) -> tuple[Submodule
 
 def _problems_of(library: EcosystemLibrary) -> list[SubmoduleProblem]:
     path = library.submodule_path
-    update = f"git submodule update --init --recursive packages/paddlefleet_ops/{path}"
+    update = update_command(library)
     if library.pin is None:
         return [
             SubmoduleProblem(
@@ -473,8 +475,20 @@ def _problems_of(library: EcosystemLibrary) -> list[SubmoduleProblem]:
     found = [SubmoduleProblem(library.name, path, what, step or update) for what, step in problems]
     return found + [
         SubmoduleProblem(library.name, f"{path}/{inner}" if inner else path, what, update)
-        for inner, what in _nested_problems(folder)
+        for inner, what in _nested_problems(folder, library.nested)
     ]
+
+
+def update_command(library: EcosystemLibrary) -> str:
+    """The git command that checks a library's submodule out, with the nested ones that it needs."""
+    path = f"packages/paddlefleet_ops/{library.submodule_path}"
+    if library.nested is None:
+        return f"git submodule update --init --recursive {path}"
+    command = f"git submodule update --init {path}"
+    if library.nested:
+        inner = " ".join(library.nested)
+        command += f" && git -C {path} submodule update --init --recursive {inner}"
+    return command
 
 
 def _drift(pin: str, folder: Path) -> list[tuple[str, str]]:
@@ -505,13 +519,21 @@ def _changes(name: str, folder: Path) -> list[tuple[str, str]]:
 _NESTED = {"-": "not checked out", "+": "not at its recorded commit", "U": "in conflict"}
 
 
-def _nested_problems(folder: Path) -> list[tuple[str, str]]:
+def _nested_problems(folder: Path, wanted: tuple[str, ...] | None) -> list[tuple[str, str]]:
     status, listed = _git("submodule", "status", "--recursive", cwd=folder)
     if status:
         return [("", f"git cannot list its nested submodules: {listed}")]
     # Each line is a state, a commit, a path that may hold spaces, and (where it is checked out) a name.
     lines = [(line[:1], re.sub(r" \([^()]*\)\Z", "", line[42:])) for line in listed.splitlines()]
-    return [(path, _NESTED[state]) for state, path in lines if state in _NESTED]
+    return [
+        (path, _NESTED[state])
+        for state, path in lines
+        if state in _NESTED and (wanted is None or any(_within(path, name) for name in wanted))
+    ]
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
 
 
 def check_submodule_updated(libraries: Sequence[EcosystemLibrary] | None = None) -> None:
@@ -707,6 +729,7 @@ LIBRARIES: tuple[EcosystemLibrary, ...] = (
         build_requires=("setuptools>=66.1", _PADDLE, "ninja>=1.11.1"),
         needs_cuda_compiler=True,
         url=f"{_FORK}FlashMLA.git",
+        nested=("csrc/cutlass",),
         pin="e9949fecbf7be1b39fccbfabe45d1600489cf1a6",  # head of branch paddle
     ),
     EcosystemLibrary(
@@ -724,6 +747,7 @@ LIBRARIES: tuple[EcosystemLibrary, ...] = (
         build_requires=("setuptools>=66.1",),
         run_requires=(_CUTLASS_DSL, _TVM_FFI, "typing_extensions>=4"),
         url="https://github.com/PaddlePaddle/flash-attention.git",
+        nested=(),  # only its FA3 build reads the CUTLASS copies
         pin="9985af538d20bd7a56c7a5f5ea13294d454a011a",  # head of main; gitlink before PaddleFleet #1872
     ),
     EcosystemLibrary(

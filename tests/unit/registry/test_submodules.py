@@ -88,6 +88,24 @@ def test_a_nested_one_that_is_not_checked_out_is_named(
     assert told(library) == [("third_party/outer/deep down/inner", "not checked out")]
 
 
+def test_only_the_nested_ones_that_the_build_reads_are_asked_for(
+    checked_out: Any, git: Any, package: Path
+) -> None:
+    library = checked_out("choosy", nested=True)
+    git(
+        "submodule", "--quiet", "deinit", "--force", "--all", cwd=package / "third_party" / "choosy"
+    )
+    missing = [("third_party/choosy/deep down/inner", "not checked out")]
+    assert told(library) == missing
+    assert told(replace(library, nested=("deep down",))) == missing
+    assert told(replace(library, nested=())) == []
+    assert told(replace(library, nested=("deep",))) == []
+    assert "--recursive" not in build_utils.update_command(replace(library, nested=()))
+    assert build_utils.update_command(replace(library, nested=("a", "b"))).endswith(
+        "--recursive a b"
+    )
+
+
 def test_a_nested_one_that_has_drifted_is_named_once(
     checked_out: Any, commit_files: Any, package: Path
 ) -> None:
