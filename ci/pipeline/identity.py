@@ -54,6 +54,8 @@ def version_labels(state: CellState) -> list[str]:
     labels = [plan.cell.capability_set] if plan.cell.capability_set else []
     if plan.request.library_set != "fleet":
         labels.append(plan.request.library_set)
+    if plan.request.libs is not None:
+        labels.append("part")
     if overridden:
         labels.append(build_manifest.overrides_label(overridden))
     if state.toolchain is not None and state.toolchain.compiler != "nvcc":
@@ -70,6 +72,8 @@ def not_publishable(state: CellState) -> tuple[str, ...]:
         for name, source in state.sources.items()
         if not source.pinned
     ]
+    if state.plan.request.libs is not None:
+        reasons.append(f"it holds only the libraries asked for: {', '.join(state.sources)}")
     if state.toolchain is not None and not state.toolchain.publishable:
         reasons.append(state.toolchain.not_publishable_because)
     if uncommitted():

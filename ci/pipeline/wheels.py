@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ci.environments.venv import Environment
-from ci.errors import (
-    FarmError,
-)
+from ci.errors import FarmError
 from ci.executors.base import Executor, choose
 from ci.pipeline.identity import manifest_of, not_publishable, record_wheel, source_date_epoch
 from ci.pipeline.imports import raise_red, read_manifest
@@ -24,14 +23,10 @@ from ci.pipeline.libraries import (
 from ci.pipeline.plan import CellPlan, WheelRequest, check_toolchains, plan_cells
 from ci.pipeline.rows import cell_report, next_command
 from ci.pipeline.state import CellState
-from ci.registry import (
-    REPOSITORY,
-    build_utils,
-    target_of,
-)
+from ci.registry import REPOSITORY, EcosystemLibrary, build_utils, target_of
 from ci.report.model import CellReport, RunReport
 from ci.report.progress import Narrator
-from ci.sources.resolve import resolve_sources
+from ci.sources.resolve import check_submodules, resolve_sources
 from ci.testing.import_suite import run_import_suite
 from ci.wheel.archive import publish
 from ci.wheel.assemble import assemble
@@ -50,9 +45,21 @@ def build_wheels(request: WheelRequest, narrator: Narrator) -> RunReport:
     plans = plan_cells(request)
     executor = choose(request.executor)
     check_toolchains(plans)
+    check_submodules(_without_override(plans))
     request.out_dir.mkdir(parents=True, exist_ok=True)
     cells = tuple(_cell(plan, executor, narrator) for plan in plans)
     return RunReport(request.verb, cells, time.monotonic() - started, next_command(cells))
+
+
+def _without_override(plans: Sequence[CellPlan]) -> list[EcosystemLibrary]:
+    """The libraries that some cell builds from their declared sources, each once."""
+    wanted = {
+        library.name: library
+        for plan in plans
+        for library in plan.selection.selected
+        if library.name not in plan.overrides
+    }
+    return list(wanted.values())
 
 
 def _cell(plan: CellPlan, executor: Executor, narrator: Narrator) -> CellReport:
