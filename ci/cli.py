@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,7 +62,26 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:  # type: ignore[override]
         """Raise :class:`~ci.errors.ConfigError` instead of leaving the process."""
-        raise ConfigError(message, next_step=f"{self.prog} --help")
+        raise ConfigError(message + self._nearest(message), next_step=f"{self.prog} --help")
+
+    def _nearest(self, message: str) -> str:
+        """For an unknown verb or option, the known ones that are spelled most like it."""
+        unknown = re.match(r"(?:unrecognized arguments: |.*invalid choice: ')([\w-]+)", message)
+        if unknown is None:
+            return ""
+        near = difflib.get_close_matches(unknown.group(1), self._words(), n=2, cutoff=0.5)
+        return f"; nearest: {', '.join(near)}" if near else ""
+
+    def _words(self) -> list[str]:
+        """Every verb and option, also those of the verbs."""
+        words: dict[str, None] = {}
+        for action in self._actions:
+            words |= dict.fromkeys(action.option_strings)
+            if isinstance(action, argparse._SubParsersAction):
+                for verb, parser in action.choices.items():
+                    words[verb] = None
+                    words |= dict.fromkeys(parser._words())
+        return list(words)
 
 
 def build_parser() -> Parser:
@@ -71,7 +92,7 @@ def build_parser() -> Parser:
     _libraries_verb(verbs.add_parser("libraries", help="declared libraries and their conditions"))
     _toolchain_verb(verbs.add_parser("toolchain", help="compilers found, and what each cell uses"))
     _submodules_verb(verbs.add_parser("submodules", help="missing, nested or drifted submodules"))
-    _wheel_verb(verbs.add_parser("wheel", help="build, repair and import-test wheels"), "wheel")
+    _wheel_verb(verbs.add_parser("wheel", help="build, repair and import-test wheels"))
     _import_verb(verbs.add_parser("import", help="run the import suite on a wheel"))
     _sync_verb(verbs.add_parser("sync", help="write the files derived from the declarations"))
     _lock_verb(verbs.add_parser("lock", help="write the locks of the farm's environments"))
@@ -240,7 +261,7 @@ def _run_submodules(arguments: argparse.Namespace, console: Console) -> int:
     return 1 if problems else 0
 
 
-def _wheel_verb(parser: argparse.ArgumentParser, verb: str) -> None:
+def _wheel_verb(parser: argparse.ArgumentParser) -> None:
     _common(parser)
     _cache_option(parser)
     _set_options(parser)
@@ -259,7 +280,7 @@ def _wheel_verb(parser: argparse.ArgumentParser, verb: str) -> None:
     add("--jobs", type=_jobs, default=_cpus(), help="parallel compilers (default: %(default)s)")
     add("--no-import", action="store_true", help="leave the import suite out")
     add("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    parser.set_defaults(run=_run_wheel, session=verb)
+    parser.set_defaults(run=_run_wheel)
 
 
 def _cpus() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ci.environments.venv import Environment
 from ci.pipeline.state import CellState
 from ci.proc import Command, run
 from ci.registry import (
@@ -124,12 +125,19 @@ def record_wheel(state: CellState, manifest: Mapping[str, object]) -> None:
             "manifest": manifest,
             "libraries": libraries,
             "toolchain": state.toolchain.as_dict() if state.toolchain else None,
+            "build_environment": _environment_values(state.environment),
             "executor": state.executor.name,
             "excluded": [item.pattern for item in state.repaired.excluded],
             "grafted": list(state.repaired.grafted),
             "import_suite": _import_values(state.imported),
         },
     )
+
+
+def _environment_values(environment: Environment | None) -> dict[str, object] | None:
+    if environment is None:
+        return None
+    return {"lock": environment.lock.digest, "packages": environment.lock.pins}
 
 
 def _import_values(result: ImportResult | None) -> dict[str, object] | None:

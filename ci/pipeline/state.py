@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ci.environments.venv import Environment
 from ci.executors.base import Executor
 from ci.graph.step import StepResult
 from ci.pipeline.plan import CellPlan
@@ -25,6 +26,7 @@ class CellState:
     stage_seconds: dict[str, float] = field(default_factory=dict)
     toolchain: Toolchain | None = None
     sources: Mapping[str, ResolvedSource] = field(default_factory=dict)
+    environment: Environment | None = None
     results: tuple[StepResult, ...] = ()
     repaired: Repaired | None = None
     gates: tuple[str, ...] = ()

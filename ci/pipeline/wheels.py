@@ -85,7 +85,7 @@ def _run_cell(state: CellState, narrator: Narrator) -> None:
             state.toolchain = obtain_toolchain(plan, narrator)
         with state.stage("environment"):
             narrator.say(f"{plan.cell.id}: build environment for Python {plan.cell.python}")
-            environment = build_environment(plan)
+            environment = state.environment = build_environment(plan)
         with state.stage("libraries"):
             state.results = build_libraries(state, environment, work, logs, narrator)
         raise_failures(state.results)

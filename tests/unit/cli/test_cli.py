@@ -181,6 +181,21 @@ def test_an_unknown_verb_is_refused_with_those_that_are(
         assert "wheel" in error.replace("wheeel", "")
 
 
+@pytest.mark.parametrize(
+    ("argv", "nearest"),
+    [
+        (["matrx"], "matrix"),
+        (["wheel", "--capabilty", "9.0"], "--capability"),
+        (["import", "--outdir", "x"], "--out-dir"),
+    ],
+)
+def test_a_misspelt_verb_or_option_is_told_the_nearest_one(
+    argv: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry.main(argv) == 2
+    assert f"nearest: {nearest}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", ["", "matrix", "libraries", "wheel", "import", "lock", "sync"])
 def test_help_is_no_error(capsys: pytest.CaptureFixture[str], verb: str) -> None:
     with pytest.raises(SystemExit) as left:
