@@ -21,7 +21,10 @@ from pathlib import Path
 
 LOADER = Path(__file__).resolve().parents[1] / "packages/paddlefleet_ops/src/paddlefleet_ops"
 BASELINE = "import time; t = time.thread_time(); import paddle; print(time.thread_time() - t)"
-WITH_LOADER = "import paddle, time; t = time.thread_time(); import paddlefleet_ops; print(time.thread_time() - t)"
+WITH_LOADER = (
+    "import paddle, time; t = time.thread_time(); import paddlefleet_ops; "
+    "print(time.thread_time() - t)"
+)
 
 
 def make_site(folder: Path, libraries: int) -> None:
