@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.errors import (
-    ConfigError,
-    ToolchainError,
-)
+from ci.errors import ConfigError, ToolchainError
+from ci.executors.base import choose
 from ci.matrix.load import load
-from ci.matrix.model import Cell, version_key
+from ci.matrix.model import Cell, Decision, version_key
 from ci.matrix.resolve import resolve, select
-from ci.registry import (
-    REPOSITORY,
-    Selection,
-    libraries_of,
-)
+from ci.registry import REPOSITORY, EcosystemLibrary, Selection, known_names, libraries_of
 from ci.registry import select as select_libraries
 from ci.sources.override import Override, parse_overrides
 from ci.toolchain import describe, find_python, require_python
@@ -86,6 +80,7 @@ def plan_cells(request: WheelRequest) -> tuple[CellPlan, ...]:
     :class:`~ci.errors.ToolchainError` when this host has no Python for a cell.
     """
     decisions = resolve(load(request.matrix))
+    libraries = _checked_request(request, decisions)
     cells = select(
         decisions,
         cuda=request.cuda,
@@ -94,7 +89,6 @@ def plan_cells(request: WheelRequest) -> tuple[CellPlan, ...]:
         tier=request.tier,
         capabilities=request.capabilities,
     )
-    libraries = libraries_of(request.library_set, request.declarations)
     overrides = parse_overrides(request.sources, [library.name for library in libraries])
     plans = []
     for chosen in _choose_pythons(cells, every=bool(request.tier or request.python)):
@@ -102,7 +96,77 @@ def plan_cells(request: WheelRequest) -> tuple[CellPlan, ...]:
         if not selection.selected:
             raise _nothing_selected(chosen.cell, selection)
         plans.append(CellPlan(chosen, selection, overrides, request))
+    _refuse_unused_overrides(plans, overrides)
     return tuple(plans)
+
+
+def _checked_request(
+    request: WheelRequest, decisions: Sequence[Decision]
+) -> tuple[EcosystemLibrary, ...]:
+    """The libraries of the request; everything that is wrong with it is told at once."""
+    libraries: list[EcosystemLibrary] = []
+
+    def check_libraries() -> None:
+        libraries.extend(libraries_of(request.library_set, request.declarations))
+
+    def check_names() -> None:
+        if libraries:
+            known_names(libraries, request.libs or ())
+
+    def check_sources() -> None:
+        if libraries:
+            parse_overrides(request.sources, [library.name for library in libraries])
+
+    raise_together(
+        lambda: select(decisions, cuda=request.cuda),
+        lambda: select(decisions, python=request.python),
+        lambda: select(decisions, capability_set=request.capability_set),
+        lambda: select(decisions, tier=request.tier),
+        lambda: choose(request.executor),
+        check_libraries,
+        check_names,
+        check_sources,
+    )
+    return tuple(libraries)
+
+
+def raise_together(*checks: Callable[[], object]) -> None:
+    """Run every check; raise the one :class:`~ci.errors.ConfigError`, or one that tells of all."""
+    errors = [error for check in checks if (error := _config_error(check)) is not None]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ConfigError(
+            f"{len(errors)} things are wrong",
+            cause=errors[0].cause,
+            next_step=errors[0].next_step,
+            details=[line for error in errors for line in (error.message, *error.details)],
+        )
+
+
+def _config_error(check: Callable[[], object]) -> ConfigError | None:
+    try:
+        check()
+    except ConfigError as error:
+        return error
+    return None
+
+
+def _refuse_unused_overrides(plans: Sequence[CellPlan], overrides: Mapping[str, Override]) -> None:
+    """A source that no cell would build from is a mistake, and would go unnoticed."""
+    used = {library.name for plan in plans for library in plan.selection.selected}
+    unused = [override for name, override in overrides.items() if name not in used]
+    if unused:
+        reasons = {
+            item.library.name: "; ".join(item.reasons)
+            for plan in plans
+            for item in plan.selection.left_out
+        }
+        raise ConfigError(
+            f"--source for {', '.join(item.library for item in unused)}, which no cell builds",
+            cause="; ".join(f"{item.library}: {reasons[item.library]}" for item in unused),
+            next_step="leave the --source out, or choose cells and --libs that hold the library",
+        )
 
 
 def _nothing_selected(cell: Cell, selection: Selection) -> ConfigError:

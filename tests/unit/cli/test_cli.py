@@ -353,3 +353,27 @@ def test_the_cache_folder_is_that_of_the_environment(
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cli.default_cache_dir() == tmp_path / ".cache" / "paddlefleet-farm"
+
+
+def test_everything_that_is_wrong_is_told_at_once(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (
+        "--cuda", "13.1", "--python", "3.99", "--libs", "flashmla,quak", "--executor", "cloud",
+        "--tier", "nightlly", "--source", "x=y",
+    )  # fmt: skip
+    assert entry.main(wheel(places, *options)) == 2
+    told = capsys.readouterr().err
+    for word in ("13.1", "3.99", "flashmla", "quak", "cloud", "nightlly", "x=y"):
+        assert word in told
+    assert written(places) == []
+
+
+def test_a_source_that_no_cell_builds_is_refused(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--cuda", "13.0", "--libs", "ep-exchange", "--source", "fused-norm=path:.")
+    assert entry.main(wheel(places, *options)) == 2
+    told = capsys.readouterr().err
+    assert "fused-norm, which no cell builds" in told
+    assert "not asked for" in told
