@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 from ci.environments.lock import BUILD_BASE, lock_for
@@ -64,24 +66,37 @@ def build_libraries(
         _step(state, library, environment, work, logs) for library in state.plan.selection.selected
     ]
 
-    def one(step: LibraryStep) -> StepResult:
+    device_compilers = threading.Lock()  # each such build runs `jobs` compilers of its own
+
+    def one(step: LibraryStep, stop: threading.Event) -> StepResult:
         name = f"{state.plan.cell.id} {step.library.name}"
-        narrator.begin(name, "building")
-        result = run_step(step, state.executor, store)
+        with device_compilers if step.library.needs_cuda_compiler else nullcontext():
+            if stop.is_set():
+                raise CancelledError
+            narrator.begin(name, "building")
+            result = run_step(step, state.executor, store)
         narrator.end(name, f"{result.status} in {result.seconds:.1f} s")
         return result
 
-    return _side_by_side(one, steps, state.plan.request.jobs)
+    return side_by_side(one, steps, state.plan.request.jobs)
 
 
-def _side_by_side(
-    one: Callable[[LibraryStep], StepResult], steps: Sequence[LibraryStep], jobs: int
+def side_by_side(
+    one: Callable[[LibraryStep, threading.Event], StepResult],
+    steps: Sequence[LibraryStep],
+    jobs: int,
 ) -> tuple[StepResult, ...]:
-    """``one`` of every step, several at once; an interrupt ends the children of all threads first."""
+    """``one`` of every step, several at once.
+
+    On an interrupt (or any other exception) the event is set, so that ``one`` starts nothing more, and
+    the children of all threads are ended before it is raised.
+    """
+    stop = threading.Event()
     pool = ThreadPoolExecutor(max_workers=max(1, min(len(steps), jobs)))
     try:
-        return tuple(pool.map(one, steps))
+        return tuple(pool.map(lambda step: one(step, stop), steps))
     except BaseException:
+        stop.set()
         pool.shutdown(wait=False, cancel_futures=True)
         end_all()
         raise
