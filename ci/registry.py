@@ -137,15 +137,21 @@ def target_of(cell: Cell) -> Target:
 
 
 def select(
-    libraries: Sequence[EcosystemLibrary], cell: Cell, only: Iterable[str] | None
+    libraries: Sequence[EcosystemLibrary],
+    cell: Cell,
+    only: Iterable[str] | None,
+    overridden: Iterable[str] = (),
 ) -> Selection:
     """The libraries of ``cell``, and those left out with their reasons.
 
-    Raises :class:`~ci.errors.ConfigError` for a name that is not declared, with the nearest ones.
+    A library that is not pinned yet is left out unless ``only`` names libraries or its source is
+    ``overridden``. Raises :class:`~ci.errors.ConfigError` for a name that is not declared, with the
+    nearest ones.
     """
     wanted = None if only is None else tuple(only)
     known_names(libraries, wanted or ())
-    return build_utils.select_libs(libraries, target_of(cell), wanted)
+    unpinned = build_utils.without_sources(libraries, overridden)
+    return build_utils.select_libs(libraries, target_of(cell), wanted, unpinned)
 
 
 def known_names(libraries: Sequence[EcosystemLibrary], names: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from ci.registry import (
     PACKAGE_ROOT,
     REPOSITORY,
     build_manifest,
+    build_utils,
     target_of,
 )
 from ci.testing.import_suite import ImportResult
@@ -75,6 +76,13 @@ def not_publishable(state: CellState) -> tuple[str, ...]:
     ]
     if state.plan.request.libs is not None:
         reasons.append(f"it holds only the libraries asked for: {', '.join(state.sources)}")
+    unpinned = [
+        item.library.name
+        for item in state.plan.selection.left_out
+        if build_utils.NOT_PINNED in item.reasons
+    ]
+    if unpinned:
+        reasons.append(f"it lacks libraries that are not pinned yet: {', '.join(unpinned)}")
     if state.toolchain is not None and not state.toolchain.publishable:
         reasons.append(state.toolchain.not_publishable_because)
     if uncommitted():

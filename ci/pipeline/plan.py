@@ -92,7 +92,7 @@ def plan_cells(request: WheelRequest) -> tuple[CellPlan, ...]:
     overrides = parse_overrides(request.sources, [library.name for library in libraries])
     plans = []
     for chosen in _choose_pythons(cells, every=bool(request.tier or request.python)):
-        selection = select_libraries(libraries, chosen.cell, request.libs)
+        selection = select_libraries(libraries, chosen.cell, request.libs, overrides)
         if not selection.selected:
             raise _nothing_selected(chosen.cell, selection)
         plans.append(CellPlan(chosen, selection, overrides, request))

@@ -58,7 +58,9 @@ def _plain_selection() -> tuple[build_utils.Target, build_utils.Selection]:
     target = build_probe.probe_target()
     named = os.environ.get(LIBS_VARIABLE, "")
     only = [name.strip() for name in named.split(",") if name.strip()] or None
-    return target, build_utils.select_libs(_libraries(), target, only)
+    libraries = _libraries()
+    unpinned = build_utils.without_sources(libraries)
+    return target, build_utils.select_libs(libraries, target, only, unpinned)
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:

@@ -237,25 +237,44 @@ def select_libs(
     libraries: Sequence[EcosystemLibrary],
     target: Target,
     only: Iterable[str] | None = None,
+    unpinned: Iterable[str] = (),
 ) -> Selection:
     """Choose the libraries whose conditions ``target`` meets, in load order; a pure function.
 
-    ``only`` names the libraries that are asked for; what they depend on comes with them. Raises
-    :class:`RegistryError` for a name that is not declared or for a cycle of dependencies.
+    ``only`` names the libraries that are asked for; what they depend on comes with them. ``unpinned``
+    names those that have no sources to build from (:func:`without_sources`): they are left out, unless
+    ``only`` asks for libraries by name. Raises :class:`RegistryError` for a name that is not declared
+    or for a cycle of dependencies.
     """
+    missing = dict.fromkeys(unpinned, (NOT_PINNED,)) if only is None else {}
     by_name = {library.name: library for library in libraries}
     wanted = _with_dependencies(by_name, only)
     environment = target.environment()
     reasons: dict[str, tuple[str, ...]] = {}
     selected: list[EcosystemLibrary] = []
     for library in load_order(libraries):
-        why = _why_not(library, wanted, environment, reasons)
+        why = _why_not(library, wanted, environment, reasons) + missing.get(library.name, ())
         if why:
             reasons[library.name] = why
         else:
             selected.append(library)
     return Selection(
         tuple(selected), tuple(LeftOut(by_name[name], why) for name, why in reasons.items())
+    )
+
+
+NOT_PINNED = "not pinned yet: no commit of its fork has been verified"
+
+
+def without_sources(
+    libraries: Iterable[EcosystemLibrary], overridden: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """The libraries that are submodules without a pin, and not ``overridden`` by another source."""
+    given = set(overridden)
+    return tuple(
+        library.name
+        for library in libraries
+        if library.is_submodule and library.pin is None and library.name not in given
     )
 
 
@@ -463,7 +482,7 @@ def _problems_of(library: EcosystemLibrary) -> list[SubmoduleProblem]:
             SubmoduleProblem(
                 library.name,
                 path,
-                "not pinned yet: no commit of its fork has been verified",
+                NOT_PINNED,
                 f"--source {library.name}=path:DIR (or git:URL@REV, pypi:PROJECT==VERSION), "
                 "or leave it out with --libs",
             )

@@ -293,3 +293,28 @@ def test_select_takes_an_iterator_of_names(make_library: Any) -> None:
     libraries = [make_library("alpha"), make_library("beta")]
     cell = cell_of("13.0", "3.12", "9.0")
     assert names(select(libraries, cell, iter(["beta"])).selected) == ["beta"]
+
+
+def test_a_library_without_a_pin_is_left_out_and_what_needs_it_too(make_library: Any) -> None:
+    libraries = [
+        make_library("pinned", pin="a" * 40),
+        make_library("loose"),
+        make_library("user", pin="b" * 40, depends_on=("loose",)),
+        make_library("template", source_rel_path="../templates/x"),
+    ]
+    unpinned = build_utils.without_sources(libraries)
+    assert unpinned == ("loose",)
+    target = Target("13.0", "3.12", ("9.0",))
+    selection = build_utils.select_libs(libraries, target, None, unpinned)
+    assert names(selection.selected) == ["pinned", "template"]
+    told = {item.library.name: "; ".join(item.reasons) for item in selection.left_out}
+    assert "not pinned yet" in told["loose"]
+    assert "depends on loose, which is left out: not pinned yet" in told["user"]
+
+
+def test_a_library_without_a_pin_can_be_asked_for_or_given_a_source(make_library: Any) -> None:
+    libraries = [make_library("loose"), make_library("other", pin="a" * 40)]
+    assert build_utils.without_sources(libraries, ["loose"]) == ()
+    target = Target("13.0", "3.12", ("9.0",))
+    selection = build_utils.select_libs(libraries, target, ["loose"], ("loose",))
+    assert names(selection.selected) == ["loose"]
