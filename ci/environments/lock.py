@@ -32,6 +32,7 @@ BUILD_BASE = ("pip>=24.2", "setuptools>=77", "wheel>=0.45", "packaging>=24.2")
 # What an import suite needs beside the wheel itself.
 # setuptools: `import paddle` needs it (paddle.utils.cpp_extension), and Paddle declares it for some Pythons.
 IMPORT_BASE = ("numpy>=1.26", "packaging>=24.2", "pytest>=8.3", "setuptools>=77")
+_CONTENT_LINE = re.compile(r"^# content: (\w+)$", re.MULTILINE)
 _HASH_LINE = re.compile(r"^# requirements: (\w+)$", re.MULTILINE)
 
 
@@ -95,7 +96,9 @@ def write_lock(name: str, paddle_cpu: Sequence[str]) -> Path:
     wanted = universe(name, paddle_cpu)
     text = _compile(wanted, ("--universal", "--python-version", OLDEST_PYTHON), None)
     header = (
-        f"# Written by `python -m ci lock`; do not edit.\n# requirements: {_fingerprint(wanted)}\n"
+        "# Written by `python -m ci lock`; do not edit.\n"
+        f"# requirements: {_fingerprint(wanted)}\n"
+        f"# content: {_fingerprint([_body(text)])}\n"
     )
     path = committed(name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,16 +107,25 @@ def write_lock(name: str, paddle_cpu: Sequence[str]) -> Path:
 
 
 def check_lock(name: str, paddle_cpu: Sequence[str]) -> None:
-    """Raise :class:`~ci.errors.FindingError` when a committed lock is not that of the declarations."""
+    """Raise :class:`~ci.errors.FindingError` when a committed lock is not that of the declarations,
+    or was edited by hand.
+    """
     path = committed(name)
+    text = path.read_text("utf-8") if path.exists() else ""
     wanted = _fingerprint(universe(name, paddle_cpu))
-    found = _HASH_LINE.search(path.read_text("utf-8")) if path.exists() else None
-    if found is None or found.group(1) != wanted:
-        raise FindingError(
-            f"the lock {path.name} is stale",
-            cause="requirements of a library or of the farm's environments changed",
-            next_step="python -m ci lock",
-        )
+    requirements, content = _HASH_LINE.search(text), _CONTENT_LINE.search(text)
+    if requirements is None or requirements.group(1) != wanted:
+        cause = "requirements of a library or of the farm's environments changed"
+    elif content is None or content.group(1) != _fingerprint([_body(text)]):
+        cause = "its text is not what was written"
+    else:
+        return
+    raise FindingError(f"the lock {path.name} is stale", cause=cause, next_step="python -m ci lock")
+
+
+def _body(text: str) -> str:
+    """The lock without its header."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
 
 
 def _fingerprint(requirements: Iterable[str]) -> str:
@@ -135,10 +147,34 @@ def lock_for(requirements: Sequence[str], python: str, name: str, cache_dir: Pat
     kept = cache_dir / "locks" / f"{_lock_key(wanted, python, constraint)}.txt"
     if kept.exists():
         return Lock(kept.read_text("utf-8"))
-    lock = Lock(_compile(wanted, ("--python-version", python), constraint))
+    text = _compile(wanted, ("--python-version", python), constraint)
+    lock = Lock(with_committed_hashes(text, constraint.read_text("utf-8")))
     if lock.pins.keys() <= Lock(constraint.read_text("utf-8")).pins.keys():
         _keep(kept, lock.text)
     return lock
+
+
+def with_committed_hashes(text: str, committed_text: str) -> str:
+    """``text`` with the committed hashes of every pin that the committed lock has.
+
+    The index only chose the versions: what it says of a file's content does not count where a hash was
+    committed, so another file under the same version is refused when it is installed.
+    """
+    known = dict(_entries(committed_text))
+    entries = [(pin, known.get(pin, hashes)) for pin, hashes in _entries(text)]
+    return "".join(
+        " \\\n".join((pin, *(f"    {item}" for item in hashes))) + "\n" for pin, hashes in entries
+    )
+
+
+def _entries(text: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Pairs of ``name==version`` and its ``--hash=…`` options, in the order of the lock."""
+    joined = _body(text).replace("\\\n", " ")
+    found = []
+    for line in filter(None, (line.strip() for line in joined.splitlines())):
+        pin = line.split(" --hash=", 1)[0].split(";", 1)[0].strip()
+        found.append((pin, tuple(re.findall(r"--hash=\S+", line))))
+    return found
 
 
 def _lock_key(requirements: Sequence[str], python: str, constraint: Path) -> str:
@@ -173,7 +209,8 @@ def _compile(requirements: Sequence[str], options: Sequence[str], constraint: Pa
             Command(
                 (
                     sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--generate-hashes",
-                    "--no-header", "--no-annotate", "--no-emit-index-url", *options, *constraints,
+                    "--no-header", "--no-annotate", "--no-emit-index-url", "--only-binary", ":all:",
+                    *options, *constraints,
                     "--output-file", str(output), str(wanted),
                 ),
                 timeout=900,
@@ -181,6 +218,14 @@ def _compile(requirements: Sequence[str], options: Sequence[str], constraint: Pa
         )  # fmt: skip
         if done.ok:
             return output.read_text("utf-8")
+    if "was not found in the package registry" in done.output or "no usable wheels" in done.output:
+        raise ConfigError(
+            "a requirement is not on the package index, or only as sources",
+            cause="its name is wrong, or it comes from another index; environments take wheels only, "
+            "because sources would run their build code in the user's environment",
+            next_step="set UV_INDEX to the index that has it, or leave its library out with --libs",
+            details=done.tail(12),
+        )
     if "unsatisfiable" in done.output or "No solution found" in done.output:
         raise ConfigError(
             "the declared requirements cannot be met together",

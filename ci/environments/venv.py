@@ -60,7 +60,7 @@ def make_environment(lock: Lock, interpreter: Path, folder: Path) -> Environment
     if lock.pins:
         _uv(
             ("pip", "install", "--quiet", "--python", str(python), "--require-hashes", "--no-deps",
-             "--requirement", str(locked))
+             "--only-binary", ":all:", "--requirement", str(locked))
         )  # fmt: skip
     return Environment(folder, lock)
 

@@ -62,8 +62,9 @@ def version_labels(state: CellState) -> list[str]:
         labels.append(build_manifest.overrides_label(overridden))
     if state.toolchain is not None and state.toolchain.compiler != "nvcc":
         labels.append(state.toolchain.compiler)
-    if uncommitted():
-        labels.append("dirty")
+    label, _ = checkout_problem()
+    if label:
+        labels.append(label)
     return labels
 
 
@@ -85,20 +86,36 @@ def not_publishable(state: CellState) -> tuple[str, ...]:
         reasons.append(f"it lacks libraries that are not pinned yet: {', '.join(unpinned)}")
     if state.toolchain is not None and not state.toolchain.publishable:
         reasons.append(state.toolchain.not_publishable_because)
-    if uncommitted():
-        reasons.append("the checkout has uncommitted changes below packages/")
+    request = state.plan.request
+    if request.declarations:
+        names = ", ".join(path.name for path in request.declarations)
+        reasons.append(f"declarations outside the registry: {names}")
+    if request.capabilities:
+        reasons.append(f"capabilities outside the matrix: {request.capabilities}")
+    if not request.with_import:
+        reasons.append("the import suite was not run")
+    _, reason = checkout_problem()
+    if reason:
+        reasons.append(reason)
     return tuple(reasons)
 
 
-def uncommitted() -> bool:
-    """True when the checkout has changes below ``packages/`` that are in no commit."""
+def checkout_problem() -> tuple[str, str]:
+    """A label and a reason when the checkout is not a commit; two empty texts when it is."""
     done = run(
         Command(
-            ("git", "status", "--porcelain", "--ignore-submodules=none", "--", "packages"),
+            (
+                "git", "status", "--porcelain", "--untracked-files=all", "--ignore-submodules=none",
+                "--", "packages", "ci", "matrix.toml",
+            ),
             cwd=REPOSITORY,
         )
-    )
-    return done.ok and bool(done.output.strip())
+    )  # fmt: skip
+    if not done.ok or build_manifest.git_stamp() is None:
+        return "nogit", "git cannot tell which commit this checkout is"
+    if done.output.strip():
+        return "dirty", "the checkout has uncommitted changes"
+    return "", ""
 
 
 def source_date_epoch() -> str:

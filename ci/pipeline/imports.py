@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import tempfile
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -43,6 +43,13 @@ def import_wheels(
     return RunReport("import", cells, time.monotonic() - started, next_command(cells))
 
 
+def scratch_folder(cache_dir: Path, name: str) -> Path:
+    """A new folder for one run, unlike that of any other process or host that shares the cache."""
+    parent = cache_dir / "work"
+    parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
+
+
 def read_manifest(wheel: Path) -> Mapping[str, Any]:
     """The manifest inside a wheel. Raises :class:`~ci.errors.ConfigError` when there is none."""
     try:
@@ -57,6 +64,18 @@ def read_manifest(wheel: Path) -> Mapping[str, Any]:
         ) from error
 
 
+def _paddle_of(cuda: str) -> str:
+    """The CPU Paddle that wheels of this CUDA are tested with."""
+    found = {entry.version: entry.paddle.cpu for entry in load(MATRIX).cudas}
+    if cuda not in found:
+        raise ConfigError(
+            f"the wheel is of CUDA {cuda}, which is not in the matrix",
+            cause=f"matrix.toml declares {', '.join(found)}",
+            next_step="add that CUDA to matrix.toml",
+        )
+    return found[cuda]
+
+
 def _import_cell(
     wheel: Path,
     manifest: Mapping[str, Any],
@@ -66,8 +85,8 @@ def _import_cell(
     narrator: Narrator,
 ) -> CellReport:
     cell_id, python = str(manifest["cell"]["id"]), str(manifest["cell"]["python"])
-    entry = next(item for item in load(MATRIX).cudas if item.version == manifest["cell"]["cuda"])
-    work = cache_dir / "work" / f"import-{cell_id}-{os.getpid()}"
+    paddle = _paddle_of(str(manifest["cell"]["cuda"]))
+    work = scratch_folder(cache_dir, f"import-{cell_id}")
     error: FarmError | None = None
     result: ImportResult | None = None
     narrator.begin(cell_id, "import suite in a fresh environment")
@@ -77,7 +96,7 @@ def _import_cell(
             interpreter=require_python(python),
             python=python,
             run_requires=[text for item in manifest["libraries"] for text in item["run_requires"]],
-            paddle=entry.paddle.cpu,
+            paddle=paddle,
             executor=executor,
             cache_dir=cache_dir,
             work=work,

@@ -128,15 +128,15 @@ def _step(
         hooks_after_collect=library.hooks_after_collect,
         ignored=library.ignored,
         jobs=plan.request.jobs,
+        tree=source.tree,
         source_date_epoch=source_date_epoch(),
     )
+    declared = build_utils.requirements(library.build_requires, target)
     key = library_key(
         library,
         target,
         tree=source.tree,
-        build_requires=environment.lock.pinned(
-            [*BUILD_BASE, *build_utils.requirements(library.build_requires, target)]
-        ),
+        build_requires=(*declared, *environment.lock.pinned([*BUILD_BASE, *declared])),
         toolchain_identity=compiler.identity() if compiler else "",
         interpreter_identity=f"CPython {plan.cell.python}",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from ci.environments.venv import Environment
 from ci.errors import FarmError
 from ci.executors.base import Executor, choose
 from ci.pipeline.identity import manifest_of, not_publishable, record_wheel, source_date_epoch
-from ci.pipeline.imports import raise_red, read_manifest
+from ci.pipeline.imports import raise_red, read_manifest, scratch_folder
 from ci.pipeline.libraries import (
     build_environment,
     build_libraries,
@@ -74,7 +73,7 @@ def _cell(plan: CellPlan, executor: Executor, narrator: Narrator) -> CellReport:
 
 def _run_cell(state: CellState, narrator: Narrator) -> None:
     plan, request = state.plan, state.plan.request
-    work = request.cache_dir / "work" / f"{plan.cell.id}-{os.getpid()}"
+    work = scratch_folder(request.cache_dir, plan.cell.id)
     logs = request.out_dir / "logs" / plan.cell.id
     try:
         with state.stage("sources"):
@@ -94,6 +93,9 @@ def _run_cell(state: CellState, narrator: Narrator) -> None:
         if request.with_import:
             with state.stage("import suite"):
                 _import(state, work, logs, narrator)
+        _publish(state, request.out_dir, narrator)
+        if state.imported is not None:
+            raise_red(plan.cell.id, state.imported)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -126,8 +128,8 @@ def _wheel(
     )
     findings = verify(repaired.path, log=logs / "verify.log", excluded=sorted(excludes))
     refuse(f"{repaired.path.name} does not pass the gates", findings)
-    state.repaired = replace(repaired, path=publish(repaired.path, plan.request.out_dir))
-    narrator.say(f"{cell.id}: {state.repaired.path.name}")
+    state.repaired = repaired
+    narrator.say(f"{cell.id}: {repaired.path.name}")
     state.gates = (
         "RECORD",
         "tag = content",
@@ -135,7 +137,18 @@ def _wheel(
         "check-wheel-contents",
         "auditwheel show",
     )
+
+
+def _publish(state: CellState, out_dir: Path, narrator: Narrator) -> None:
+    """Put the wheel and its record into ``out_dir``; one with a red import suite goes to ``red/``."""
+    if state.repaired is None:
+        return
+    red = state.imported is not None and not state.imported.ok
+    folder = out_dir / "red" if red else out_dir
+    manifest = read_manifest(state.repaired.path)
+    state.repaired = replace(state.repaired, path=publish(state.repaired.path, folder))
     record_wheel(state, manifest)
+    narrator.say(f"{state.plan.cell.id}: in {folder}")
 
 
 def _import(state: CellState, work: Path, logs: Path, narrator: Narrator) -> None:
@@ -159,7 +172,5 @@ def _import(state: CellState, work: Path, logs: Path, narrator: Narrator) -> Non
         work=work / "import",
         log=logs / "import.log",
     )
-    record_wheel(state, read_manifest(state.repaired.path))
     result = state.imported
     narrator.end(cell.id, f"import suite: {result.passed} passed, {result.failed} failed")
-    raise_red(cell.id, result)

@@ -39,14 +39,19 @@ class Override:
     @property
     def public_origin(self) -> str:
         """The origin as a record may hold it: no folder of this machine, no user or password."""
+        return self._written(self.public_place)
+
+    @property
+    def public_place(self) -> str:
+        """The place without a folder of this machine, a user or a password."""
         place = self.place
         if self.kind == "git" and "://" in place and not place.startswith("file:"):
             scheme, rest = place.split("://", 1)
             authority, slash, path = rest.partition("/")
-            place = f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
-        elif self.kind != "pypi" and not re.match(r"[\w.-]+@[\w.-]+:", place):
-            place = PurePosixPath(place).name
-        return self._written(place)
+            return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+        if self.kind != "pypi" and not re.match(r"[\w.-]+@[\w.-]+:", place):
+            return PurePosixPath(place).name
+        return place
 
     def _written(self, place: str) -> str:
         joint = {"path": "", "git": "@", "pypi": "=="}[self.kind]

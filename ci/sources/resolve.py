@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import platform
+import re
 import shutil
 import sys
 import tarfile
@@ -22,7 +24,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from ci.errors import ConfigError, InfrastructureError
+from ci.errors import ConfigError, InfrastructureError, ToolchainError
 from ci.proc import Command, Completed, run
 from ci.registry import EcosystemLibrary, SubmoduleProblem, build_manifest, build_utils
 from ci.sources.override import Override
@@ -217,11 +219,12 @@ def _git_environment() -> dict[str, str]:
 def _git(override: Override, *arguments: str, cwd: Path) -> Completed:
     done = run(Command(("git", *arguments), cwd=cwd, env=_git_environment(), timeout=900))
     if not done.ok:
+        said = [line.replace(override.place, override.public_place) for line in done.tail(8)]
         raise InfrastructureError(
             f"git {arguments[0]} failed for --source {override.library}={override.public_origin}",
-            cause=done.tail(1)[0] if done.output.strip() else "git said nothing",
-            next_step=f"git ls-remote {override.place}",
-            details=done.tail(8),
+            cause=said[-1] if said else "git said nothing",
+            next_step=f"git ls-remote {override.public_place}",
+            details=said,
         )
     return done
 
@@ -233,7 +236,7 @@ def _from_pypi(override: Override, cache_dir: Path) -> tuple[Path, str]:
     """The source distribution (else the pure wheel) of a release, unpacked and hash-checked.
 
     The index is asked through uv for a lock of that one release (PEP 751), which names the file and
-    its SHA-256; no code of the release runs for it.
+    its SHA-256; no code of a release that has a wheel runs for it.
     """
     home = cache_dir / "sources" / "pypi" / f"{override.place}-{override.revision}"
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -242,6 +245,19 @@ def _from_pypi(override: Override, cache_dir: Path) -> tuple[Path, str]:
             url, digest = _release_file(override)
             _download(override, url, digest, home)
     return home, override.revision
+
+
+_INDEX_VARIABLE = re.compile(
+    r"(?:PATH|HOME|LANG|LC_ALL|TMPDIR|XDG_\w+|UV_\w+|SSL_\w+|(?:HTTPS?|ALL|NO)_PROXY)\Z",
+    re.IGNORECASE,
+)
+
+
+def _index_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What uv needs to reach the index. A release without a wheel is built to learn its metadata: that
+    code must see nothing else of the user.
+    """
+    return {name: value for name, value in environ.items() if _INDEX_VARIABLE.match(name)}
 
 
 def _release_file(override: Override) -> tuple[str, str]:
@@ -254,6 +270,7 @@ def _release_file(override: Override) -> tuple[str, str]:
                     sys.executable, "-m", "uv", "pip", "compile", "--no-deps", "--quiet",
                     "--format", "pylock.toml", "--output-file", str(lock), str(wanted),
                 ),
+                env=_index_environment(os.environ),
                 timeout=600,
             )
         )  # fmt: skip
@@ -327,9 +344,20 @@ def _unpacked(archive: Path, folder: Path) -> Path:
             bundle.extractall(folder)  # noqa: S202
     else:
         with tarfile.open(archive) as bundle_tar:
-            bundle_tar.extractall(folder, filter="data")
+            _extract(bundle_tar, folder)
     roots = list(folder.iterdir())
     return roots[0] if len(roots) == 1 and roots[0].is_dir() else folder
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Unpack with the filter of PEP 706; the first releases of 3.10 and 3.11 have none."""
+    if not hasattr(tarfile, "data_filter"):
+        raise ToolchainError(
+            "this Python cannot unpack archives safely",
+            cause=f"Python {platform.python_version()} lacks the extraction filters of PEP 706",
+            next_step="run the farm with Python 3.10.12, 3.11.4 or newer",
+        )
+    archive.extractall(folder, filter="data")
 
 
 def _as_project(folder: Path) -> Path:

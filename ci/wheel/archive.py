@@ -13,7 +13,9 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -151,9 +153,22 @@ def _sorted_sbom(raw: bytes) -> bytes:
 
 
 def publish(path: Path, out_dir: Path) -> Path:
-    """Move the finished file ``path`` into ``out_dir`` in one step; both are on one file system."""
+    """Move the finished file ``path`` into ``out_dir``, where it appears in one step.
+
+    The two may be on different file systems: a mounted cache, say.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
     target = out_dir / path.name
-    os.replace(path, target)
+    handle, temporary = tempfile.mkstemp(prefix=".publish-", dir=out_dir)
+    os.close(handle)
+    try:
+        shutil.copyfile(path, temporary)
+        Path(temporary).chmod(0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    path.unlink()
     return target
 
 

