@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -122,3 +123,23 @@ def test_a_dry_run_writes_nothing(farm: Farm, tmp_path: Path) -> None:
     assert {row["status"] for row in ran.cell["libraries"]} == {"planned"}
     assert not out.exists()
     assert not cache.exists()
+
+
+def test_a_wheel_whose_import_suite_is_red_is_not_where_wheels_are_published_from(
+    farm: Farm, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(TEMPLATES / "python_dsl", broken, ignore=shutil.ignore_patterns("tests"))
+    (broken / "src" / "chunk_linear_attention" / "__init__.py").write_text("import no_such_thing\n")
+    out = tmp_path / "dist"
+    ran = farm.run(
+        "wheel", "--cuda", "13.0", "--set", "templates", "--libs", "chunk-linear-attention",
+        "--source", f"chunk-linear-attention=path:{broken}", "--json", "--out-dir", str(out),
+    )  # fmt: skip
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "no_such_thing" in ran.cell["error"]["cause"]
+    (wheel,) = wheels_below(out)
+    assert wheel.parent == out / "red"
+    record = json.loads(wheel.with_name(f"{wheel.name}.record.json").read_text())
+    assert record["import_suite"]["failed"] > 0
+    assert record["import_suite"]["libraries"]["chunk-linear-attention"][0] == "failed"

@@ -198,3 +198,35 @@ def test_versions_are_those_of_the_committed_lock_and_need_no_index_again(
     assert lock_for(BUILD_BASE, "3.12", "build", tmp_path) == lock
     with pytest.raises(InfrastructureError):
         lock_for(BUILD_BASE, "3.11", "build", tmp_path)
+
+
+def test_the_committed_hashes_count_and_not_those_that_the_index_gives() -> None:
+    committed_text = (
+        "# header\none==1.0 ; python_version < '3.13' \\\n    --hash=sha256:aa \\\n"
+        "    --hash=sha256:bb\ntwo==2.0 \\\n    --hash=sha256:cc\n"
+    )
+    answer = (
+        "one==1.0 \\\n    --hash=sha256:evil\ntwo==2.1 \\\n    --hash=sha256:new\n"
+        "three==3.0 \\\n    --hash=sha256:dd\n"
+    )
+    assert lock_module.with_committed_hashes(answer, committed_text) == (
+        "one==1.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
+        "two==2.1 \\\n    --hash=sha256:new\n"
+        "three==3.0 \\\n    --hash=sha256:dd\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["build", "import"])
+def test_a_lock_that_was_edited_by_hand_is_a_finding(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = committed(name).read_text("utf-8")
+    monkeypatch.setattr(lock_module, "LOCKS", tmp_path)
+    (tmp_path / f"{name}.txt").write_text(text, "utf-8")
+    check_lock(name, PADDLE)
+    hashed = re.search(r"sha256:([0-9a-f]{64})", text)
+    assert hashed is not None
+    (tmp_path / f"{name}.txt").write_text(text.replace(hashed.group(1), "0" * 64), "utf-8")
+    with pytest.raises(FindingError) as refused:
+        check_lock(name, PADDLE)
+    assert "not what was written" in refused.value.cause

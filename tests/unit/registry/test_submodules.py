@@ -228,3 +228,21 @@ def test_the_command_that_is_given_mends_a_drifted_submodule(
     (problem,) = build_utils.submodule_problems([library])
     git(*problem.next_step.split()[1:], cwd=super_project)
     assert told(library) == []
+
+
+@pytest.mark.parametrize("setting", ["normal", "no"])
+def test_files_that_git_ignores_do_not_pass_for_the_pinned_sources(
+    checked_out: Any, git: Any, commit_files: Any, package: Path, setting: str
+) -> None:
+    library = checked_out("ignoring")
+    folder = package / "third_party" / "ignoring"
+    pin = commit_files(folder, {".gitignore": "*.so\n*.pyc\nbuild/\n"})
+    library = replace(library, pin=pin)
+    git("config", "status.showUntrackedFiles", setting, cwd=folder)
+    for left_behind in ("build/lib/a.py", "src/__pycache__/code.pyc", "src/x.egg-info/PKG-INFO"):
+        (folder / left_behind).parent.mkdir(parents=True, exist_ok=True)
+        (folder / left_behind).write_text("x")
+    assert told(library) == []
+    (folder / "src" / "stale.so").write_text("x")
+    ((_, problem),) = told(library)
+    assert "src/stale.so" in problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -434,3 +435,15 @@ def test_the_program_fails_with_status_1_and_the_problems(
     assert status == 1
     assert outcome["stage"] == "prepare"
     assert outcome["problems"][0] in output
+
+
+def test_sources_that_changed_since_their_hash_was_taken_are_not_built(make_request: Make) -> None:
+    request = make_request({"pyproject.toml": PYPROJECT, **INIT})
+    taken = build_manifest.tree_hash(Path(request.source))
+    good = dataclasses.replace(request, tree=taken)
+    assert build_steps.build_library(good).distribution == "alpha-ops"
+    Path(request.source, "alpha", "late.py").write_text("x = 1\n")
+    error = failed(good)
+    assert error.stage == "prepare"
+    assert "changed while the run went on" in error.problems[0]
+    assert taken in error.problems[0]

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from ci.wheel.archive import entry_time, retagged_name, rewrite
+from ci.wheel.archive import entry_time, publish, retagged_name, rewrite
 from tests.unit.wheel.wheels import unpack, write_wheel
 
 AT = (2026, 12, 2, 8, 0, 0)
@@ -103,3 +105,28 @@ def test_times_are_those_that_a_zip_can_hold(
 def test_without_an_epoch_the_newest_member_gives_the_time(tmp_path: Path) -> None:
     assert entry_time(write_wheel(tmp_path, {}, at=AT), {}) == AT
     assert entry_time(write_wheel(tmp_path, {}, at=AT), {"SOURCE_DATE_EPOCH": ""}) == AT
+
+
+def test_a_wheel_is_published_across_file_systems_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished, out = tmp_path / "work" / "a.whl", tmp_path / "out"
+    finished.parent.mkdir()
+    finished.write_bytes(b"wheel")
+    real = os.replace
+
+    def within_one_folder(source: str | Path, target: str | Path) -> None:
+        if Path(source).parent != Path(target).parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", within_one_folder)
+    assert publish(finished, out).read_bytes() == b"wheel"
+    assert [path.name for path in out.iterdir()] == ["a.whl"]
+    assert not finished.exists()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    finished.write_bytes(b"newer")
+    with pytest.raises(OSError, match="full"):
+        publish(finished, out)
+    assert [path.name for path in out.iterdir()] == ["a.whl"]
+    assert (out / "a.whl").read_bytes() == b"wheel"
