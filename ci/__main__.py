@@ -7,9 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-from ci.cli import run_verb
-from ci.errors import FarmError, InterruptedRunError
-from ci.report.console import make_console, print_error
+from ci.errors import ConfigError, FarmError, InterruptedRunError, from_os_error
 
 
 def _terminated(_number: int, _frame: FrameType | None) -> None:
@@ -21,19 +19,40 @@ def main(argv: list[str]) -> int:
     """Run a verb; print an error where it belongs; return the exit code of ``ci.errors``."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        return run_verb(argv)
+        return _run_verb(argv)
     except FarmError as error:
         caught = error
+    except OSError as error:
+        caught = from_os_error(error)
     except KeyboardInterrupt:
         caught = InterruptedRunError(
             "interrupted",
             cause="Ctrl-C, or a supervisor's signal",
             next_step="run the same command again: what was finished is in the cache",
         )
-    if "--json" in argv:
-        print(json.dumps({"error": caught.as_dict()}, indent=1))
-    print_error(make_console(stderr=True), caught)
+    _tell(caught, as_json="--json" in argv)
     return caught.exit_code
+
+
+def _run_verb(argv: list[str]) -> int:
+    """Import the verbs and run one: the registry, which users edit, is read on that way."""
+    try:
+        from ci.cli import run_verb
+    except SyntaxError as error:
+        raise ConfigError(
+            f"{error.filename}:{error.lineno}: {error.msg}",
+            cause="this file was edited, and is not Python any more",
+            next_step=f"python -m py_compile {error.filename}",
+        ) from error
+    return run_verb(argv)
+
+
+def _tell(error: FarmError, *, as_json: bool) -> None:
+    from ci.report.console import make_console, print_error
+
+    if as_json:
+        print(json.dumps({"error": error.as_dict()}, indent=1))
+    print_error(make_console(stderr=True), error)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,16 @@ def default_cache_dir() -> Path:
 
 
 def _comma_list(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise argparse.ArgumentTypeError("an empty list; leave the option out to take the default")
+    return found
+
+
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("an empty text; leave the option out to take the default")
+    return text
 
 
 def _jobs(text: str) -> int:
@@ -266,12 +275,29 @@ def _wheel_verb(parser: argparse.ArgumentParser) -> None:
     _cache_option(parser)
     _set_options(parser)
     add = parser.add_argument
-    add("--cuda", type=_comma_list, default=(), help="12.6, 12.9, 13.0 (or cu130)")
-    add("--python", type=_comma_list, default=(), help="3.10 … 3.13; default: the newest here")
-    add("--capability-set", type=_comma_list, default=(), help="a named set, such as hopper")
-    add("--capability", default="", metavar="LIST", help="other capabilities: '9.0a;10.0f'")
-    add("--tier", default="", help="pr, nightly or release: all cells of that tier")
-    add("--libs", type=_comma_list, help="only these libraries, comma separated")
+    add("--cuda", type=_comma_list, action="extend", default=[], help="12.6, 12.9, 13.0 (or cu130)")
+    add(
+        "--python",
+        type=_comma_list,
+        action="extend",
+        default=[],
+        help="3.10 … 3.13; default: the newest here",
+    )
+    add(
+        "--capability-set",
+        type=_comma_list,
+        action="extend",
+        default=[],
+        help="a named set, such as hopper",
+    )
+    add(
+        "--capability",
+        type=_not_empty,
+        metavar="LIST",
+        help="other capabilities: '9.0a;10.0f'",
+    )
+    add("--tier", type=_not_empty, help="pr, nightly or release: all cells of that tier")
+    add("--libs", type=_comma_list, action="extend", help="only these libraries, comma separated")
     add("--source", action="append", default=[], metavar="NAME=KIND:PLACE",
         help="NAME=path:DIR, NAME=git:URL@REV or NAME=pypi:PROJECT==VERSION")  # fmt: skip
     add("--compiler", default="auto", help="auto, nvcc or clang")
@@ -289,13 +315,13 @@ def _cpus() -> int:
 
 def _wheel_request(arguments: argparse.Namespace) -> pipeline.WheelRequest:
     return pipeline.WheelRequest(
-        cuda=arguments.cuda,
-        python=arguments.python,
-        capability_set=arguments.capability_set,
-        capabilities=arguments.capability,
-        tier=arguments.tier,
+        cuda=tuple(arguments.cuda),
+        python=tuple(arguments.python),
+        capability_set=tuple(arguments.capability_set),
+        capabilities=arguments.capability or "",
+        tier=arguments.tier or "",
         library_set=arguments.library_set,
-        libs=arguments.libs,
+        libs=None if arguments.libs is None else tuple(arguments.libs),
         sources=tuple(arguments.source),
         declarations=tuple(arguments.declare),
         compiler=arguments.compiler,

@@ -19,6 +19,7 @@ as the tail of a log or all problems of a configuration file.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 
@@ -82,6 +83,12 @@ class ConfigError(FarmError):
     kind = "configuration"
 
 
+class UnmetTogetherError(ConfigError):
+    """Requirements that exclude each other."""
+
+    kind = "requirements"
+
+
 class ToolchainError(FarmError):
     """A compiler, a Python or another tool that the cell needs is not there."""
 
@@ -94,6 +101,17 @@ class InfrastructureError(FarmError):
 
     exit_code = 4
     kind = "infrastructure"
+
+
+def from_os_error(error: OSError) -> InfrastructureError:
+    """A file or disk failure that nothing nearer to it expected, as an error for the user."""
+    place = f" ({error.filename})" if error.filename else ""
+    full = error.errno == errno.ENOSPC
+    return InfrastructureError(
+        f"{error.strerror or error}{place}",
+        cause="the disk is full" if full else "a folder of the run cannot be read or written",
+        next_step="free space, or choose other folders with --cache-dir and --out-dir",
+    )
 
 
 class InterruptedRunError(FarmError):

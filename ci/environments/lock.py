@@ -21,7 +21,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from ci.errors import ConfigError, FindingError, InfrastructureError
+from ci.errors import ConfigError, FindingError, InfrastructureError, UnmetTogetherError
 from ci.proc import Command, run
 from ci.registry import build_utils
 
@@ -147,11 +147,20 @@ def lock_for(requirements: Sequence[str], python: str, name: str, cache_dir: Pat
     kept = cache_dir / "locks" / f"{_lock_key(wanted, python, constraint)}.txt"
     if kept.exists():
         return Lock(kept.read_text("utf-8"))
-    text = _compile(wanted, ("--python-version", python), constraint)
+    text = _as_committed_or_free(wanted, python, constraint)
     lock = Lock(with_committed_hashes(text, constraint.read_text("utf-8")))
     if lock.pins.keys() <= Lock(constraint.read_text("utf-8")).pins.keys():
         _keep(kept, lock.text)
     return lock
+
+
+def _as_committed_or_free(requirements: Sequence[str], python: str, constraint: Path) -> str:
+    """The committed versions where they fit; a library that needs another one gets its own choice."""
+    options = ("--python-version", python)
+    try:
+        return _compile(requirements, options, constraint)
+    except UnmetTogetherError:
+        return _compile(requirements, options, None)
 
 
 def with_committed_hashes(text: str, committed_text: str) -> str:
@@ -227,7 +236,7 @@ def _compile(requirements: Sequence[str], options: Sequence[str], constraint: Pa
             details=done.tail(12),
         )
     if "unsatisfiable" in done.output or "No solution found" in done.output:
-        raise ConfigError(
+        raise UnmetTogetherError(
             "the declared requirements cannot be met together",
             cause="two libraries, or a library and the farm, ask for versions that exclude each other",
             next_step="change a declaration, or leave a library out with --libs",

@@ -33,7 +33,7 @@ def cached_environment(lock: Lock, interpreter: Path, cache_dir: Path) -> Enviro
     """The environment of ``lock`` in the cache, made if it is not there.
 
     A half-made one is never used: it is complete only when its marker is there, and the lock file
-    keeps two processes from making the same one.
+    keeps two processes from making the same one. One whose interpreter is gone is made anew.
     """
     identity = f"{interpreter.resolve()}\n{lock.text}"
     name = hashlib.sha256(identity.encode()).hexdigest()[:20]
@@ -41,7 +41,7 @@ def cached_environment(lock: Lock, interpreter: Path, cache_dir: Path) -> Enviro
     folder.parent.mkdir(parents=True, exist_ok=True)
     marker = folder / ".complete"
     with FileLock(f"{folder}.lock"):
-        if not marker.exists():
+        if not marker.exists() or not (folder / "bin" / "python").exists():
             shutil.rmtree(folder, ignore_errors=True)
             make_environment(lock, interpreter, folder)
             marker.write_text("")

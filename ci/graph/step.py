@@ -126,8 +126,8 @@ def _from_store(
         folder=folder,
         size=sum(path.stat().st_size for path in files),
         files=len(files),
-        built_in=float(str(meta["seconds"])),
-        distribution=str(meta["distribution"]),
+        built_in=float(str(meta.get("seconds", 0.0))),
+        distribution=str(meta.get("distribution", "")),
     )
 
 

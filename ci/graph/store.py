@@ -15,6 +15,8 @@ from filelock import FileLock
 from ci.graph.key import Key
 from ci.registry import build_manifest
 
+REQUIRED_META = frozenset({"tree", "inputs"})
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -72,6 +74,8 @@ def _verified(home: Path) -> Entry | None:
     """The entry in ``home`` when it is whole: its record can be read and its files are as recorded."""
     try:
         meta = json.loads((home / "meta.json").read_text("utf-8"))
+        if not set(meta) >= REQUIRED_META:
+            return None
         if build_manifest.tree_hash(home / "tree") != meta["tree"]:
             return None
     except (OSError, ValueError, KeyError, TypeError):

@@ -55,13 +55,24 @@ def read_manifest(wheel: Path) -> Mapping[str, Any]:
     try:
         with zipfile.ZipFile(wheel) as archive:
             found: Mapping[str, Any] = json.loads(archive.read("paddlefleet_ops/_manifest.json"))
-            return found
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        _check_manifest(found)
+        return found
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigError(
             f"{wheel} is not a paddlefleet_ops wheel",
             cause=f"{type(error).__name__}: {error}",
             next_step="nox -s import -- dist/paddlefleet_ops-….whl",
         ) from error
+
+
+def _check_manifest(found: Mapping[str, Any]) -> None:
+    """Raise KeyError or TypeError for a manifest that lacks what the import suite needs of it."""
+    for field in ("version", "publishable", "not_publishable_because"):
+        found[field]
+    for field in ("cuda", "python", "id"):
+        found["cell"][field]
+    for library in found["libraries"]:
+        library["run_requires"]
 
 
 def _paddle_of(cuda: str) -> str:

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
-from ci.environments.lock import BUILD_BASE, lock_for
+from ci.environments.lock import BUILD_BASE, IMPORT_BASE, Lock, lock_for
 from ci.environments.venv import Environment, cached_environment
 from ci.errors import (
     LibraryBuildError,
@@ -55,6 +55,22 @@ def build_environment(plan: CellPlan) -> Environment:
     ]
     lock = lock_for([*BUILD_BASE, *declared], plan.cell.python, "build", plan.request.cache_dir)
     return cached_environment(lock, plan.chosen.interpreter, plan.request.cache_dir)
+
+
+def import_lock(plan: CellPlan) -> Lock:
+    """The lock of the import suite's environment.
+
+    Made before anything is built: run-time requirements that exclude each other would give a wheel that
+    nobody can install. Raises what :func:`~ci.environments.lock.lock_for` raises.
+    """
+    target = target_of(plan.cell)
+    declared = [
+        text
+        for library in plan.selection.selected
+        for text in build_utils.requirements(library.run_requires, target)
+    ]
+    wanted = (*IMPORT_BASE, plan.cell.paddle.cpu, *declared)
+    return lock_for(wanted, plan.cell.python, "import", plan.request.cache_dir)
 
 
 def build_libraries(

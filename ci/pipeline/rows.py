@@ -49,7 +49,14 @@ def _planned_cell(plan: CellPlan, executor: Executor) -> CellReport:
         compiler=_planned_compiler(plan),
         libraries=(*rows, *left_out_rows(plan.selection)),
         notes=(*plan.chosen.notes, *notes),
+        error=_planned_error(plan),
     )
+
+
+def _planned_error(plan: CellPlan) -> Mapping[str, object] | None:
+    """What a run would be refused with: no compiler for the cell."""
+    error = compiler_offer(plan).get("error") if plan.needs_compiler else None
+    return error if isinstance(error, Mapping) else None
 
 
 def _planned_row(plan: CellPlan, library: EcosystemLibrary) -> LibraryRow:

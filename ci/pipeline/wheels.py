@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ci.environments.venv import Environment
-from ci.errors import FarmError
+from ci.errors import ConfigError, FarmError, from_os_error
 from ci.executors.base import Executor, choose
 from ci.pipeline.identity import manifest_of, not_publishable, record_wheel, source_date_epoch
 from ci.pipeline.imports import raise_red, read_manifest, scratch_folder
 from ci.pipeline.libraries import (
     build_environment,
     build_libraries,
+    import_lock,
     obtain_toolchain,
     raise_failures,
 )
@@ -45,9 +48,34 @@ def build_wheels(request: WheelRequest, narrator: Narrator) -> RunReport:
     executor = choose(request.executor)
     check_toolchains(plans)
     check_submodules(_without_override(plans))
-    request.out_dir.mkdir(parents=True, exist_ok=True)
+    _check_folders(request)
     cells = tuple(_cell(plan, executor, narrator) for plan in plans)
     return RunReport(request.verb, cells, time.monotonic() - started, next_command(cells))
+
+
+def _check_folders(request: WheelRequest) -> None:
+    """Refuse folders that cannot be used, before anything is built."""
+    if re.search(r"\s", str(request.cache_dir)):
+        raise ConfigError(
+            f"--cache-dir {request.cache_dir}: there is white space in the path",
+            cause="libraries are built below it, and options of compilers cannot hold white space",
+            next_step="--cache-dir with another folder",
+        )
+    _check_writable("--out-dir", request.out_dir)
+    _check_writable("--cache-dir", request.cache_dir)
+
+
+def _check_writable(option: str, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {folder} cannot be written: {error.strerror or error}",
+            cause="it is no folder, belongs to another user, or its file system is read-only or full",
+            next_step=f"{option} with another folder",
+        ) from error
 
 
 def _without_override(plans: Sequence[CellPlan]) -> list[EcosystemLibrary]:
@@ -68,6 +96,8 @@ def _cell(plan: CellPlan, executor: Executor, narrator: Narrator) -> CellReport:
         _run_cell(state, narrator)
     except FarmError as caught:
         error = caught
+    except OSError as caught:
+        error = from_os_error(caught)
     return cell_report(state, error)
 
 
@@ -85,6 +115,7 @@ def _run_cell(state: CellState, narrator: Narrator) -> None:
         with state.stage("environment"):
             narrator.say(f"{plan.cell.id}: build environment for Python {plan.cell.python}")
             environment = state.environment = build_environment(plan)
+            import_lock(plan)
         with state.stage("libraries"):
             state.results = build_libraries(state, environment, work, logs, narrator)
         raise_failures(state.results)

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -227,7 +228,7 @@ def test_an_error_of_a_verb_is_its_exit_code(
     def fail(_: object) -> int:
         raise error("it happened", cause="because", next_step="do this", details=["detail"])
 
-    monkeypatch.setattr(entry, "run_verb", fail)
+    monkeypatch.setattr(cli, "run_verb", fail)
     assert entry.main(["matrix"]) == code
     output = capsys.readouterr()
     assert output.out == ""
@@ -243,7 +244,7 @@ def test_an_interrupt_is_130(
     def interrupted(_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(entry, "run_verb", interrupted)
+    monkeypatch.setattr(cli, "run_verb", interrupted)
     assert entry.main(["wheel", "--json"]) == 130
     output = capsys.readouterr()
     assert json.loads(output.out)["error"]["kind"] == "interrupted"
@@ -255,7 +256,7 @@ def test_a_supervisor_s_sigterm_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
         signal.raise_signal(signal.SIGTERM)
         return 0
 
-    monkeypatch.setattr(entry, "run_verb", terminated)
+    monkeypatch.setattr(cli, "run_verb", terminated)
     assert entry.main(["matrix"]) == 130
 
 
@@ -377,3 +378,77 @@ def test_a_source_that_no_cell_builds_is_refused(
     told = capsys.readouterr().err
     assert "fused-norm, which no cell builds" in told
     assert "not asked for" in told
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--cuda", ""], ["--python", " , "], ["--libs", ""], ["--capability", ""], ["--tier", ""]],
+)
+def test_an_empty_value_is_refused_and_does_not_mean_everything(
+    places: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    assert entry.main(wheel(places, *options)) == 2
+    assert "leave the option out" in capsys.readouterr().err
+
+
+def test_a_repeated_list_adds_and_drops_nothing() -> None:
+    options = ["wheel", "--cuda", "13.0", "--cuda", "12.6", "--libs", "a", "--libs", "b,c"]
+    arguments = cli.build_parser().parse_args(options)
+    assert arguments.cuda == ["13.0", "12.6"]
+    assert arguments.libs == ["a", "b", "c"]
+    assert cli.build_parser().parse_args(["wheel", "--cuda", "12.9"]).cuda == ["12.9"]
+
+
+def test_folders_that_cannot_be_used_are_refused_before_anything_is_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    common = ["wheel", "--cuda", "13.0", "--set", "templates", "--libs", "ep-exchange"]
+    good = ["--cache-dir", str(tmp_path / "cache")]
+    assert entry.main([*common, *good, "--out-dir", str(tmp_path / "file" / "x")]) == 2
+    assert "--out-dir" in capsys.readouterr().err
+    out = ["--out-dir", str(tmp_path / "out")]
+    assert entry.main([*common, *out, "--cache-dir", str(tmp_path / "file")]) == 2
+    assert "--cache-dir" in capsys.readouterr().err
+    assert entry.main([*common, *out, "--cache-dir", str(tmp_path / "a b")]) == 2
+    assert "white space" in capsys.readouterr().err
+
+
+def test_a_disk_failure_is_infrastructure_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_argv: Sequence[str]) -> int:
+        raise OSError(28, "No space left on device", "somewhere")
+
+    monkeypatch.setattr(cli, "run_verb", full)
+    assert entry.main(["matrix", "--json"]) == 4
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["error"]["cause"] == "the disk is full"
+    assert "Traceback" not in captured.err
+
+
+def test_a_dry_run_without_a_compiler_ends_as_the_run_would(
+    places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PADDLEFLEET_FARM_CUDA_ROOTS", "")
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    options = ("--cuda", "12.6", "--set", "templates", "--dry-run")
+    code = entry.main(wheel(places, *options))
+    captured = capsys.readouterr()
+    assert code == 3, captured.out
+    assert "fused-norm" in captured.out
+    assert "--compiler clang" in captured.err
+
+
+@pytest.mark.parametrize(
+    "manifest", ["[]", "{}", '{"version": "1"}', "not json", '{"libraries": 3}']
+)
+def test_a_foreign_wheel_is_a_configuration_error(
+    manifest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = tmp_path / "paddlefleet_ops-1-py3-none-any.whl"
+    with zipfile.ZipFile(foreign, "w") as archive:
+        archive.writestr("paddlefleet_ops/_manifest.json", manifest)
+    assert entry.main(["import", str(foreign), "--out-dir", str(tmp_path / "out")]) == 2
+    assert "is not a paddlefleet_ops wheel" in capsys.readouterr().err
