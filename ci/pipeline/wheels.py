@@ -32,7 +32,7 @@ from ci.sources.resolve import check_submodules, resolve_sources
 from ci.testing.import_suite import run_import_suite
 from ci.wheel.archive import publish
 from ci.wheel.assemble import assemble
-from ci.wheel.finding import refuse
+from ci.findings import refuse
 from ci.wheel.repair import repair
 from ci.wheel.verify import verify
 

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from ci.wheel.facts import Member, RecordEntry, WheelFacts
-from ci.wheel.finding import Finding
+from ci.findings import Finding
 from ci.wheel.policy import Policy, bundled
 from ci.wheel.tags import WheelTag
 

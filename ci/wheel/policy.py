@@ -18,7 +18,7 @@ from typing import Any
 
 from ci.errors import ConfigError
 from ci.wheel.facts import WheelFacts
-from ci.wheel.finding import Finding, refuse
+from ci.findings import Finding, refuse
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -25,7 +25,7 @@ from ci.wheel import judge
 from ci.wheel.archive import Time, entry_time, publish, retagged_name, rewrite
 from ci.wheel.elf import BrokenElfError
 from ci.wheel.facts import WheelFacts, read_facts, read_host_elf
-from ci.wheel.finding import Finding, refuse
+from ci.findings import Finding, refuse
 from ci.wheel.policy import (
     Exclude,
     Needs,

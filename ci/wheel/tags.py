@@ -22,7 +22,7 @@ from packaging.tags import Tag, parse_tag
 from ci.errors import FindingError, ToolchainError
 from ci.proc import Command, run
 from ci.wheel.facts import WheelFacts
-from ci.wheel.finding import Finding
+from ci.findings import Finding
 
 _ANALYZE = Path(__file__).with_name("child") / "analyze.py"
 _TIMEOUT = 1800.0

@@ -19,7 +19,7 @@ from typing import Any
 from ci.proc import Command, Completed, run
 from ci.wheel import judge
 from ci.wheel.facts import WheelFacts, read_facts
-from ci.wheel.finding import Finding
+from ci.findings import Finding
 from ci.wheel.policy import Policy, load_policy
 from ci.wheel.tags import missing_tool
 

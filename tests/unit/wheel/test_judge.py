@@ -7,7 +7,7 @@ import pytest
 
 from ci.wheel import judge
 from ci.wheel.facts import RecordEntry, WheelFacts, read_facts
-from ci.wheel.finding import Finding
+from ci.findings import Finding
 from ci.wheel.tags import WheelTag
 from tests.unit.wheel.wheels import write_wheel
 
@@ -20,7 +20,7 @@ def facts(tmp_path: Path) -> WheelFacts:
 
 
 def lines(findings: tuple[Finding, ...]) -> str:
-    return "\n".join(finding.line for finding in findings)
+    return "\n".join(finding.text for finding in findings)
 
 
 def test_a_good_wheel_has_no_findings(facts: WheelFacts) -> None:
