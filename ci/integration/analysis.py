@@ -1,0 +1,194 @@
+"""What importing a library executes, and what of it needs the proxy: the questions that rules ask.
+
+Terms. A module is *sensitive* when executing it imports torch, by itself or through another module of the
+scope. A module is *reached* when importing the library's packages (and the modules that its public
+names lie in) executes it, so that this happens inside the guard. A late import is one in a function; after
+the guard has closed, its torch is no longer Paddle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ci.integration.imports import Import
+from ci.integration.source_tree import Module, SourceTree
+
+TORCH = "torch"
+
+
+def top(name: str) -> str:
+    """The top-level package of a module's name."""
+    return name.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class LateImport:
+    """A late import of something that needs the proxy. ``target`` is the module that needs it;
+    ``reached`` is true when importing the library imports that module anyway.
+    """
+
+    module: Module
+    imported: Import
+    target: str
+    reached: bool
+
+    @property
+    def of_torch(self) -> bool:
+        """True for torch itself, which no earlier import helps: its proxies go when the guard closes."""
+        return top(self.target) == TORCH
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A :class:`~ci.integration.source_tree.SourceTree` with the answers of its import graph."""
+
+    tree: SourceTree
+    # Functions of the library by module, with what is known of them: filled by the rules that need it.
+    notes: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def edges(self) -> Mapping[str, tuple[tuple[Import, tuple[str, ...]], ...]]:
+        """Module to its imports at init, each with the modules of the tree that it executes."""
+        return {
+            name: tuple(
+                (item, targets)
+                for item in module.imports
+                if item.at_init and (targets := self.targets(item))
+            )
+            for name, module in self.tree.modules.items()
+        }
+
+    def targets(self, item: Import) -> tuple[str, ...]:
+        """The modules of the tree that an import names: the module, and submodules among its names."""
+        found = [item.module] if item.module in self.tree.modules else []
+        if item.how == "import" and not found:
+            found = [name for name in _parents(item.module) if name in self.tree.modules][:1]
+        submodules = (f"{item.module}.{name}" for name in item.names)
+        found += [name for name in submodules if name in self.tree.modules]
+        return tuple(found)
+
+    def needed(self, item: Import) -> tuple[str, ...]:
+        """The targets whose own content an import needs: not a package that only leads to submodules."""
+        targets = self.targets(item)
+        submodules = set(targets[1:])
+        if submodules and all(f"{item.module}.{name}" in submodules for name in item.names):
+            return targets[1:]
+        return targets
+
+    @cached_property
+    def definite(self) -> frozenset[str]:
+        """The modules that importing the library executes whatever holds."""
+        return self._closure(frozenset({"init"}))
+
+    @cached_property
+    def reached(self) -> frozenset[str]:
+        """The modules that importing the library executes, fall-backs and conditions included."""
+        return self._closure(frozenset({"init", "condition", "fallback"}))
+
+    def closure_of(self, names: Iterable[str]) -> frozenset[str]:
+        """What importing the modules ``names`` executes, fall-backs and conditions included."""
+        return self._closure(frozenset({"init", "condition", "fallback"}), names)
+
+    def _closure(
+        self, kinds: frozenset[str], names: Iterable[str] | None = None
+    ) -> frozenset[str]:
+        start = (*self.tree.packages, *self.tree.roots) if names is None else tuple(names)
+        pending = [name for root in start for name in (root, *_parents(root))]
+        done: set[str] = set()
+        while pending:
+            name = pending.pop()
+            if name in done or name not in self.tree.modules:
+                continue
+            done.add(name)
+            for item, targets in self.edges[name]:
+                if item.when in kinds:
+                    for target in targets:
+                        pending += (target, *_parents(target))
+        return frozenset(done)
+
+    @cached_property
+    def external_reached(self) -> frozenset[str]:
+        """Names outside the tree that reached modules import at init: ``triton``, ``triton.language``."""
+        return frozenset(
+            name
+            for module in self.reached
+            for item in self.tree.modules[module].imports
+            if item.at_init
+            for name in (item.module, *_parents(item.module))
+        )
+
+    @cached_property
+    def sensitive(self) -> Mapping[str, str]:
+        """Every sensitive module, to the next step on its way to torch (``torch`` itself, or a module)."""
+        found: dict[str, str] = {}
+        users: dict[str, list[str]] = {}
+        for name, module in self.tree.modules.items():
+            for item in module.imports:
+                if not item.at_init:
+                    continue
+                if top(item.module) == TORCH:
+                    found.setdefault(name, item.module)
+                for target in self.needed(item):
+                    users.setdefault(target, []).append(name)
+        pending = list(found)
+        while pending:
+            target = pending.pop()
+            for user in users.get(target, ()):
+                if user not in found:
+                    found[user] = target
+                    pending.append(user)
+        return found
+
+    def way_to_torch(self, name: str) -> tuple[str, ...]:
+        """The chain of modules from ``name`` to the import of torch: ``("a.b", "a.c", "torch.nn")``."""
+        way = [name]
+        while way[-1] in self.sensitive and len(way) < 50:
+            way.append(self.sensitive[way[-1]])
+        return tuple(way)
+
+    @cached_property
+    def late_imports(self) -> tuple[LateImport, ...]:
+        """Every late import of torch or of something sensitive, in the library's own modules."""
+        return tuple(
+            LateImport(module, item, target, reached)
+            for module in self.tree.own()
+            for item in module.imports
+            if item.late
+            for target, reached in self._sensitive_targets(item)
+        )
+
+    def _sensitive_targets(self, item: Import) -> Iterator[tuple[str, bool]]:
+        """The first of what a late import names that needs the proxy; an unreached one comes first."""
+        if top(item.module) == TORCH:
+            yield item.module, False
+            return
+        names = [name for name in self.needed(item) if name in self.sensitive]
+        names.sort(key=lambda name: name in self.reached)
+        if names:
+            yield names[0], names[0] in self.reached
+        elif self._is_outside(item) and top(item.module) not in {
+            top(name) for name in self.external_reached
+        }:
+            yield item.module, False
+
+    def _is_outside(self, item: Import) -> bool:
+        """True for a package of the scope whose sources are not here: its scope says it needs the proxy."""
+        return top(item.module) in self.tree.scope and top(item.module) not in {
+            top(name) for name in self.tree.modules
+        }
+
+    def first_import(self, name: str) -> Import | None:
+        """The import of torch or of the next module on the way to it, for naming a line."""
+        step = self.sensitive.get(name)
+        for item in self.tree.modules[name].imports:
+            if item.at_init and (item.module == step or step in self.targets(item)):
+                return item
+        return None
+
+
+def _parents(name: str) -> Iterator[str]:
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name

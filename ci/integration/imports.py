@@ -1,0 +1,311 @@
+"""The imports of one module, each with when it happens: read from the syntax tree, nothing is run.
+
+Imports are statements, so only statements are visited: that keeps a tree of hundreds of files within a
+second. What is hidden in expressions (``importlib.import_module``) is looked for only in files that hold
+such a word (:mod:`ci.integration.dynamic_imports`).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+When = Literal["init", "condition", "fallback", "typing", "main", "call", "getattr"]
+How = Literal["import", "from", "import_module", "__import__"]
+
+# Errors whose handler makes an import a fall-back: the module copes with the absence of what it imports.
+_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
+_FIXED = re.compile(r"\b(sys\.(version_info|platform)|platform\.\w+|os\.name)\b")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import in a module.
+
+    ``module`` is the absolute name that is asked for, ``names`` those of a ``from`` import. ``when`` is
+    ``init`` for what importing the module always executes, ``condition`` for what it executes under
+    ``condition``, ``fallback`` where the module copes with ImportError, ``typing`` under
+    TYPE_CHECKING, ``main`` when run as a program, ``call`` in a function, ``getattr`` in the module's
+    own ``__getattr__``. ``function`` is the qualified name of the function. ``contexts`` are the
+    dotted names that the surrounding ``with`` statements call. ``copes`` is true inside a ``try`` that
+    catches ImportError, also in a function. ``lines`` is the range of the statement.
+    """
+
+    module: str
+    names: tuple[str, ...]
+    how: How
+    when: When
+    line: int
+    column: int
+    last_line: int
+    function: str = ""
+    condition: str = ""
+    contexts: tuple[str, ...] = ()
+    copes: bool = False
+
+    @property
+    def at_init(self) -> bool:
+        """True when importing the module executes it, or may."""
+        return self.when in ("init", "condition", "fallback")
+
+    @property
+    def late(self) -> bool:
+        """True when it is executed only after the module was imported."""
+        return self.when in ("call", "getattr")
+
+    @property
+    def is_fixed(self) -> bool:
+        """True when its condition is decided by the interpreter or the platform alone."""
+        return bool(_FIXED.search(self.condition))
+
+    @property
+    def statement(self) -> str:
+        """The import as a short text for messages."""
+        if self.how == "import":
+            return f"import {self.module}"
+        if self.how == "from":
+            names = ", ".join(self.names[:3]) + (", …" if len(self.names) > 3 else "")
+            return f"from {self.module} import {names}"
+        return f"{self.how}({self.module!r})"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the visitor is."""
+
+    when: When = "init"
+    function: str = ""
+    scope: str = ""
+    condition: str = ""
+    contexts: tuple[str, ...] = ()
+    copes: bool = False
+
+
+def imports_of(tree: ast.Module, name: str, *, is_package: bool) -> tuple[Import, ...]:
+    """Every import statement of the module ``name``, in the order of the text."""
+    package = name if is_package else name.rpartition(".")[0]
+    visitor = _Visitor(package)
+    visitor.visit(tree.body, _Place())
+    return tuple(visitor.found)
+
+
+class _Visitor:
+    """Visits statements; those that hold no statement cost one look into a table."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self.found: list[Import] = []
+
+    def visit(self, body: Iterable[ast.stmt], place: _Place) -> None:
+        for node in body:
+            handler = _HANDLERS.get(type(node))
+            if handler is not None:
+                handler(self, node, place)
+
+    def plain(self, node: ast.Import, place: _Place) -> None:
+        for alias in node.names:
+            self.found.append(_import(node, alias.name, (), "import", place))
+
+    def from_(self, node: ast.ImportFrom, place: _Place) -> None:
+        module = absolute(node.module or "", node.level, self._package)
+        names = tuple(alias.name for alias in node.names)
+        self.found.append(_import(node, module, names, "from", place))
+
+    def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: _Place) -> None:
+        self.visit(node.body, _in_function(node, place))
+
+    def class_(self, node: ast.ClassDef, place: _Place) -> None:
+        self.visit(node.body, replace(place, scope=_joined(place.scope, node.name)))
+
+    def with_(self, node: ast.With | ast.AsyncWith, place: _Place) -> None:
+        self.visit(node.body, _in_with(node, place))
+
+    def loop(self, node: ast.For | ast.AsyncFor | ast.While, place: _Place) -> None:
+        self.visit(node.body, place)
+        self.visit(node.orelse, place)
+
+    def match(self, node: ast.Match, place: _Place) -> None:
+        for case in node.cases:
+            self.visit(case.body, _under(place, lambda: f"match {ast.unparse(node.subject)}"))
+
+    def if_(self, node: ast.If, place: _Place) -> None:
+        then, otherwise = _branches(node.test, place)
+        start = len(self.found)
+        self.visit(node.body, then)
+        middle = len(self.found)
+        self.visit(node.orelse, otherwise)
+        common = _conditional(self.found[start:middle]) & _conditional(self.found[middle:])
+        for index in range(start, len(self.found)) if common else ():
+            # What both branches import is imported whatever the condition says.
+            item = self.found[index]
+            if item.when == "condition" and item.module.partition(".")[0] in common:
+                self.found[index] = replace(item, when=place.when, condition=place.condition)
+
+    def try_(self, node: ast.Try, place: _Place) -> None:
+        copes = any(_catches_import_error(handler.type) for handler in node.handlers)
+        inner = _coping(place) if copes else place
+        self.visit(node.body, inner)
+        for handler in node.handlers:
+            self.visit(handler.body, inner)
+        self.visit(node.orelse, inner)
+        self.visit(node.finalbody, place)
+
+
+_HANDLERS: dict[type, Callable[[_Visitor, Any, _Place], None]] = {
+    ast.Import: _Visitor.plain,
+    ast.ImportFrom: _Visitor.from_,
+    ast.FunctionDef: _Visitor.function,
+    ast.AsyncFunctionDef: _Visitor.function,
+    ast.ClassDef: _Visitor.class_,
+    ast.With: _Visitor.with_,
+    ast.AsyncWith: _Visitor.with_,
+    ast.For: _Visitor.loop,
+    ast.AsyncFor: _Visitor.loop,
+    ast.While: _Visitor.loop,
+    ast.Match: _Visitor.match,
+    ast.If: _Visitor.if_,
+    ast.Try: _Visitor.try_,
+}
+if sys.version_info >= (3, 11):
+    _HANDLERS[ast.TryStar] = _Visitor.try_
+
+
+def _conditional(imports: Iterable[Import]) -> set[str]:
+    return {item.module.partition(".")[0] for item in imports if item.when == "condition"}
+
+
+def _import(
+    node: ast.Import | ast.ImportFrom, module: str, names: tuple[str, ...], how: How, place: _Place
+) -> Import:
+    return Import(
+        module=module,
+        names=names,
+        how=how,
+        when=place.when,
+        line=node.lineno,
+        column=node.col_offset + 1,
+        last_line=node.end_lineno or node.lineno,
+        function=place.function,
+        condition=place.condition,
+        contexts=place.contexts,
+        copes=place.copes,
+    )
+
+
+def absolute(module: str, level: int, package: str) -> str:
+    """The absolute name of a relative import in ``package`` (PEP 328); too many dots give ``""``."""
+    if not level:
+        return module
+    parts = package.split(".")
+    if level > len(parts):
+        return ""
+    base = ".".join(parts[: len(parts) - level + 1])
+    return f"{base}.{module}" if module else base
+
+
+def _joined(scope: str, name: str) -> str:
+    return f"{scope}.{name}" if scope else name
+
+
+def _in_function(node: ast.FunctionDef | ast.AsyncFunctionDef, place: _Place) -> _Place:
+    name = _joined(place.scope, node.name)
+    when: When = place.when if place.when in ("typing", "main") else "call"
+    if place.when == "getattr" or (name == "__getattr__" and when == "call"):
+        when = "getattr"
+    return replace(
+        place, when=when, function=name, scope=name, condition="", contexts=(), copes=False
+    )
+
+
+def _under(place: _Place, condition: Callable[[], str]) -> _Place:
+    if place.when not in ("init", "condition"):
+        return place
+    text = condition()
+    both = f"{place.condition} and {text}" if place.condition else text
+    return replace(place, when="condition", condition=both)
+
+
+def _coping(place: _Place) -> _Place:
+    when: When = "fallback" if place.when in ("init", "condition") else place.when
+    return replace(place, when=when, copes=True)
+
+
+def _branches(test: ast.expr, place: _Place) -> tuple[_Place, _Place]:
+    """The places of the two branches of ``if test``."""
+    verdict = _verdict(test)
+    if verdict == "typing":
+        return replace(place, when="typing"), place
+    if verdict == "not typing":
+        return place, replace(place, when="typing")
+    if verdict == "main" and place.when in ("init", "condition"):
+        return replace(place, when="main"), place
+    if verdict == "true":
+        return place, replace(place, when="typing")
+    then = _under(place, lambda: ast.unparse(test))
+    return then, _under(place, lambda: f"not ({ast.unparse(test)})")
+
+
+def _verdict(test: ast.expr) -> str:
+    """What a condition is known to be: typing (never true at run time), not typing, main, true or ""."""
+    if isinstance(test, ast.Constant):
+        return "true" if test.value else "typing"
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return "not typing" if _verdict(test.operand) == "typing" else ""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        found = {_verdict(value) for value in test.values}
+        return "typing" if "typing" in found else "main" if "main" in found else ""
+    if dotted(test).rpartition(".")[2] == "TYPE_CHECKING":
+        return "typing"
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq):
+        sides = [test.left, *test.comparators]
+        names = {dotted(side) for side in sides}
+        if "__name__" in names and any(
+            isinstance(side, ast.Constant) and side.value == "__main__" for side in sides
+        ):
+            return "main"
+    return ""
+
+
+def _catches_import_error(caught: ast.expr | None) -> bool:
+    if caught is None:
+        return True
+    kinds = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(dotted(kind).rpartition(".")[2] in _IMPORT_ERRORS for kind in kinds)
+
+
+def _in_with(node: ast.With | ast.AsyncWith, place: _Place) -> _Place:
+    names = []
+    copes = False
+    for item in node.items:
+        call = item.context_expr
+        name = dotted(call.func if isinstance(call, ast.Call) else call)
+        names.append(name)
+        if isinstance(call, ast.Call) and name.rpartition(".")[2] == "suppress":
+            copes = copes or any(_catches_import_error(argument) for argument in call.args)
+    inner = replace(place, contexts=(*place.contexts, *(name for name in names if name)))
+    return _coping(inner) if copes else inner
+
+
+def dotted(node: ast.expr) -> str:
+    """``a.b.c`` for a name or a chain of attributes, ``""`` for any other expression."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    return ".".join((node.id, *reversed(parts)))
+
+
+def told_apart(imports: Sequence[Import]) -> dict[str, int]:
+    """How many imports are none of the check's business, by the reason."""
+    words = {"typing": "type-checking imports", "fallback": "fall-backs", "main": "run as a program"}
+    counts: dict[str, int] = {}
+    for item in imports:
+        if item.when in words:
+            counts[words[item.when]] = counts.get(words[item.when], 0) + 1
+    return counts

@@ -1,0 +1,260 @@
+"""The Python sources of a library as values: its packages, their modules, the imports of each.
+
+Reading is all that happens here; nothing of the library is imported. Test files are told apart: they do
+not belong to what the loader imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from ci.errors import ConfigError
+from ci.integration.dynamic_imports import WORDS, Dynamic, dynamic_of
+from ci.integration.imports import Import, imports_of
+
+# Folders of a repository that hold no package of the library.
+_NOT_PACKAGES = frozenset(
+    {"tests", "test", "testing", "benchmarks", "benchmark", "examples", "example", "docs", "doc",
+     "scripts", "tools", "evals", "build", "dist", "third_party", "third-party", "csrc", "legacy",
+     "node_modules", "site-packages", "__pycache__"}
+)  # fmt: skip
+_TEST_FOLDERS = frozenset({"tests", "test"})
+_TEST_FILE = re.compile(r"(test_.*|.*_test|conftest)\.py\Z")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module. ``place`` is its path relative to the root of the tree, with ``/``."""
+
+    name: str
+    path: Path
+    place: str
+    is_package: bool
+    source: bytes = field(repr=False)
+    tree: ast.Module = field(repr=False, compare=False)
+    statements: tuple[Import, ...] = field(repr=False)
+    dynamic: Dynamic = field(repr=False)
+
+    @property
+    def imports(self) -> tuple[Import, ...]:
+        """Every import whose target is known, statements first."""
+        return (*self.statements, *self.dynamic.imports)
+
+    @property
+    def package(self) -> str:
+        """The package that relative imports start from."""
+        return self.name if self.is_package else self.name.rpartition(".")[0]
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """The text, line by line."""
+        return tuple(self.source.decode("utf-8", "replace").splitlines())
+
+    def holds(self, *words: bytes) -> bool:
+        """True when the text holds one of ``words``: asked before an expensive look."""
+        return any(word in self.source for word in words)
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A file that is no Python of this interpreter, and why."""
+
+    place: str
+    line: int
+    why: str
+
+
+@dataclass(frozen=True)
+class SourceTree:
+    """The modules of one library, by name, and what is known about how it is loaded.
+
+    ``packages`` are its top-level names, ``scope`` the packages for which the proxy is on while it is
+    loaded, ``roots`` further modules that the loader imports inside the guard. ``modules`` may hold
+    modules of other packages of the scope (a library that it depends on): ``own`` tells. ``tests``
+    are the test files that were found, by place.
+    """
+
+    library: str
+    root: Path
+    packages: tuple[str, ...]
+    scope: frozenset[str]
+    roots: tuple[str, ...]
+    modules: Mapping[str, Module] = field(repr=False)
+    unreadable: tuple[Unreadable, ...] = ()
+    tests: Mapping[str, Path] = field(default_factory=dict, repr=False)
+
+    def own(self) -> Iterator[Module]:
+        """The library's own modules, in the order of their names."""
+        for name in sorted(self.modules):
+            if name.partition(".")[0] in self.packages:
+                yield self.modules[name]
+
+    def find(self, name: str) -> Module | None:
+        """The module ``name``, or ``None``."""
+        return self.modules.get(name)
+
+
+def find_packages(root: Path) -> dict[str, Path]:
+    """Top-level packages of the repository ``root``, by name: below it, below ``src``, or itself.
+
+    Single-file modules at the top of an otherwise empty tree count as well. Raises
+    :class:`~ci.errors.ConfigError` when there is none.
+    """
+    if (root / "__init__.py").is_file():
+        return {root.name: root}
+    found: dict[str, Path] = {}
+    for base in (root / "src", root / "python", root):
+        if base.is_dir():
+            found |= {name: path for name, path in _packages_in(base) if name not in found}
+    if not found:
+        found = {
+            path.stem: path
+            for path in sorted(root.glob("*.py"))
+            if path.name != "setup.py" and not _TEST_FILE.match(path.name)
+        }
+    if not found:
+        raise ConfigError(
+            f"no Python package in {root}",
+            cause="a package is a folder with __init__.py at the top, or below src/",
+            next_step="give the folder that holds the package, or the package itself",
+        )
+    return found
+
+
+def _packages_in(base: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(base.iterdir()):
+        if path.name in _NOT_PACKAGES or not path.name.isidentifier() or path.is_symlink():
+            continue
+        if (path / "__init__.py").is_file():
+            yield path.name, path
+
+
+def locate(root: Path, names: Iterable[str]) -> dict[str, Path]:
+    """The folders (or files) of the top-level ``names`` below ``root``; compiled ones are left out.
+
+    Looks at the usual places first, then anywhere not deeper than three folders.
+    """
+    found = {}
+    for name in names:
+        path = _located(root, name)
+        if path is not None:
+            found[name] = path
+    return found
+
+
+def _located(root: Path, name: str) -> Path | None:
+    for base in (root, root / "src", root / "python"):
+        for path in (base / name, base / f"{name}.py"):
+            if path.is_file() or (path / "__init__.py").is_file():
+                return path
+    deeper = (path.parent for path in sorted(root.glob(f"*/**/{name}/__init__.py")))
+    return next(
+        (path for path in deeper if not _NOT_PACKAGES & set(path.relative_to(root).parts)), None
+    )
+
+
+def read_tree(
+    library: str,
+    root: Path,
+    packages: Mapping[str, Path],
+    *,
+    scope: Iterable[str] = (),
+    roots: Iterable[str] = (),
+    others: Mapping[str, Path] | None = None,
+    extra_tests: Sequence[Path] = (),
+) -> SourceTree:
+    """Read ``packages`` (top-level name to folder or file) below ``root``.
+
+    ``others`` are packages of the scope that are not the library's own. ``scope`` is completed by the
+    library's own packages.
+    """
+    modules: dict[str, Module] = {}
+    unreadable: list[Unreadable] = []
+    tests: dict[str, Path] = {}
+    with _no_collection():
+        for name, path in {**(others or {}), **packages}.items():
+            for module_name, file, is_package in _files(name, path):
+                if _is_test(file.relative_to(path.parent)):
+                    tests[_place(file, root)] = file
+                    continue
+                read = _read(module_name, file, root, is_package=is_package)
+                if isinstance(read, Module):
+                    modules[module_name] = read
+                else:
+                    unreadable.append(read)
+    for folder in (root / "tests", root / "test", *extra_tests):
+        tests |= {_place(file, root): file for file in sorted(folder.rglob("*.py"))}
+    return SourceTree(
+        library=library,
+        root=root,
+        packages=tuple(packages),
+        scope=frozenset({*scope, *packages}),
+        roots=tuple(roots),
+        modules=modules,
+        unreadable=tuple(unreadable),
+        tests=tests,
+    )
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector from going through millions of nodes again and again.
+
+    Syntax trees hold no cycles. What was made meanwhile is frozen, so that a later collection does not
+    visit it either.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_on:
+            gc.enable()
+
+
+def _files(name: str, path: Path) -> Iterator[tuple[str, Path, bool]]:
+    """Every module below ``path``: its name, its file, and whether it is a package."""
+    if path.is_file():
+        yield name, path, False
+        return
+    for entry in sorted(os.scandir(path), key=lambda item: item.name):
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name.isidentifier() and entry.name != "__pycache__":
+                yield from _files(f"{name}.{entry.name}", Path(entry.path))
+        elif entry.name == "__init__.py":
+            yield name, Path(entry.path), True
+        elif entry.name.endswith(".py") and entry.name[:-3].isidentifier():
+            yield f"{name}.{entry.name[:-3]}", Path(entry.path), False
+
+
+def _is_test(relative: Path) -> bool:
+    return bool(_TEST_FOLDERS & set(relative.parts[1:-1])) or bool(_TEST_FILE.match(relative.name))
+
+
+def _place(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+
+
+def _read(name: str, path: Path, root: Path, *, is_package: bool) -> Module | Unreadable:
+    source = path.read_bytes()
+    try:
+        with warnings.catch_warnings():  # of an invalid escape in somebody's string: not ours to tell
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source, str(path))
+    except (SyntaxError, ValueError) as error:
+        return Unreadable(_place(path, root), getattr(error, "lineno", 0) or 0, str(error))
+    dynamic = Dynamic()
+    if WORDS.search(source):
+        dynamic = dynamic_of(tree, name, is_package=is_package)
+    statements = imports_of(tree, name, is_package=is_package)
+    return Module(name, path, _place(path, root), is_package, source, tree, statements, dynamic)
