@@ -80,33 +80,48 @@ class Analysis:
     @cached_property
     def definite(self) -> frozenset[str]:
         """The modules that importing the library executes whatever holds."""
-        return self._closure(frozenset({"init"}))
+        return _closure(self._successors(("init",)), self._start)
 
     @cached_property
     def reached(self) -> frozenset[str]:
         """The modules that importing the library executes, fall-backs and conditions included."""
-        return self._closure(frozenset({"init", "condition", "fallback"}))
+        return _closure(self._possible, self._start)
 
     def closure_of(self, names: Iterable[str]) -> frozenset[str]:
         """What importing the modules ``names`` executes, fall-backs and conditions included."""
-        return self._closure(frozenset({"init", "condition", "fallback"}), names)
+        asked = tuple(names)
+        known = self._closures.get(asked)
+        if known is None:
+            start = [name for given in asked for name in (given, *_parents(given))]
+            known = self._closures[asked] = _closure(self._possible, start)
+        return known
 
-    def _closure(
-        self, kinds: frozenset[str], names: Iterable[str] | None = None
-    ) -> frozenset[str]:
-        start = (*self.tree.packages, *self.tree.roots) if names is None else tuple(names)
-        pending = [name for root in start for name in (root, *_parents(root))]
-        done: set[str] = set()
-        while pending:
-            name = pending.pop()
-            if name in done or name not in self.tree.modules:
-                continue
-            done.add(name)
-            for item, targets in self.edges[name]:
-                if item.when in kinds:
-                    for target in targets:
-                        pending += (target, *_parents(target))
-        return frozenset(done)
+    @cached_property
+    def _closures(self) -> dict[tuple[str, ...], frozenset[str]]:
+        return {}
+
+    @cached_property
+    def _start(self) -> tuple[str, ...]:
+        roots = (*self.tree.packages, *self.tree.roots)
+        return tuple(name for root in roots for name in (root, *_parents(root)))
+
+    @cached_property
+    def _possible(self) -> Mapping[str, frozenset[str]]:
+        return self._successors(("init", "condition", "fallback"))
+
+    def _successors(self, kinds: tuple[str, ...]) -> Mapping[str, frozenset[str]]:
+        """Module to the modules that its imports of these ``kinds`` execute: targets and their parents."""
+        return {
+            name: frozenset(
+                step
+                for item, targets in edges
+                if item.when in kinds
+                for target in targets
+                for step in (target, *_parents(target))
+                if step in self.tree.modules
+            )
+            for name, edges in self.edges.items()
+        }
 
     @cached_property
     def external_reached(self) -> frozenset[str]:
@@ -186,6 +201,16 @@ class Analysis:
             if item.at_init and (item.module == step or step in self.targets(item)):
                 return item
         return None
+
+
+def _closure(successors: Mapping[str, frozenset[str]], start: Iterable[str]) -> frozenset[str]:
+    pending = [name for name in start if name in successors]
+    done = set(pending)
+    while pending:
+        new = successors[pending.pop()] - done
+        done |= new
+        pending += new
+    return frozenset(done)
 
 
 def _parents(name: str) -> Iterator[str]:

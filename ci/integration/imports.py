@@ -58,6 +58,11 @@ class Import:
         return self.when in ("call", "getattr")
 
     @property
+    def is_statement(self) -> bool:
+        """True for an import statement, false for a call that imports."""
+        return self.how in ("import", "from")
+
+    @property
     def is_fixed(self) -> bool:
         """True when its condition is decided by the interpreter or the platform alone."""
         return bool(_FIXED.search(self.condition))
@@ -303,7 +308,11 @@ def dotted(node: ast.expr) -> str:
 
 def told_apart(imports: Sequence[Import]) -> dict[str, int]:
     """How many imports are none of the check's business, by the reason."""
-    words = {"typing": "type-checking imports", "fallback": "fall-backs", "main": "run as a program"}
+    words = {
+        "typing": "type-checking imports",
+        "fallback": "fall-backs",
+        "main": "run as a program",
+    }
     counts: dict[str, int] = {}
     for item in imports:
         if item.when in words:

@@ -80,7 +80,8 @@ class SourceTree:
     ``packages`` are its top-level names, ``scope`` the packages for which the proxy is on while it is
     loaded, ``roots`` further modules that the loader imports inside the guard. ``modules`` may hold
     modules of other packages of the scope (a library that it depends on): ``own`` tells. ``tests``
-    are the test files that were found, by place.
+    are the test files that were found, by place. ``torch_importers`` are packages outside that import
+    torch while they are loaded, with how that is known; ``taken`` are top-level names that others own.
     """
 
     library: str
@@ -91,6 +92,8 @@ class SourceTree:
     modules: Mapping[str, Module] = field(repr=False)
     unreadable: tuple[Unreadable, ...] = ()
     tests: Mapping[str, Path] = field(default_factory=dict, repr=False)
+    torch_importers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    taken: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def own(self) -> Iterator[Module]:
         """The library's own modules, in the order of their names."""
@@ -171,6 +174,8 @@ def read_tree(
     roots: Iterable[str] = (),
     others: Mapping[str, Path] | None = None,
     extra_tests: Sequence[Path] = (),
+    torch_importers: Mapping[str, str] | None = None,
+    taken: Mapping[str, str] | None = None,
 ) -> SourceTree:
     """Read ``packages`` (top-level name to folder or file) below ``root``.
 
@@ -202,6 +207,8 @@ def read_tree(
         modules=modules,
         unreadable=tuple(unreadable),
         tests=tests,
+        torch_importers=torch_importers or {},
+        taken=taken or {},
     )
 
 
@@ -248,7 +255,9 @@ def _place(path: Path, root: Path) -> str:
 def _read(name: str, path: Path, root: Path, *, is_package: bool) -> Module | Unreadable:
     source = path.read_bytes()
     try:
-        with warnings.catch_warnings():  # of an invalid escape in somebody's string: not ours to tell
+        with (
+            warnings.catch_warnings()
+        ):  # of an invalid escape in somebody's string: not ours to tell
             warnings.simplefilter("ignore")
             tree = ast.parse(source, str(path))
     except (SyntaxError, ValueError) as error:

@@ -1,0 +1,65 @@
+"""A documented late import that no test covers, on the way of package init and of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ci.findings import Finding
+from ci.integration import guide
+from ci.integration.analysis import Analysis
+from ci.integration.kept_exceptions import Documented, documented
+from ci.integration.rule import Rule
+
+RULE = Rule(
+    name="untested-exception",
+    summary="a kept late import has no test of package init and of its call path",
+    guide=guide.KEPT_EXCEPTION,
+)
+
+
+def check(analysis: Analysis) -> Iterator[Finding]:
+    """Looks for the late module's name (init path) and the function's (call path) in the tests."""
+    kept = [item for item in documented(analysis) if item.kind == "kept"]
+    if not kept:
+        return
+    texts = [path.read_text("utf-8", "replace") for path in analysis.tree.tests.values()]
+    for item in kept:
+        missing = _missing(item, texts)
+        if missing:
+            late, imported = item.late, item.late.imported
+            yield RULE.finding(
+                late.module.place,
+                f"{imported.function} keeps a late import of {late.target}, and no test file of the "
+                f"library names {' or '.join(missing)}",
+                "add a test that the package's import does not trigger it, and one that calls it",
+                line=imported.line,
+                column=imported.column,
+                library=analysis.tree.library,
+                subject=f"{late.module.name}:{imported.function}:{late.target}",
+            )
+
+
+def _missing(item: Documented, texts: list[str]) -> list[str]:
+    module = item.late.target
+    callers = _public_callers(item)
+    missing = []
+    if not any(module in text for text in texts):
+        missing.append(module)
+    if not any(name in text for name in callers for text in texts):
+        missing.append(" / ".join(callers))
+    return missing
+
+
+def _public_callers(item: Documented) -> tuple[str, ...]:
+    """The function itself, and functions of its module that call it by name."""
+    name = item.function.rpartition(".")[2]
+    lines = item.late.module.lines
+    callers = [name]
+    current = ""
+    for line in lines:
+        stripped = line.lstrip()
+        if stripped.startswith(("def ", "async def ")):
+            current = stripped.partition("def ")[2].partition("(")[0].strip()
+        elif f"{name}(" in line and current and current not in callers:
+            callers.append(current)
+    return tuple(callers)
