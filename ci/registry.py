@@ -21,6 +21,7 @@ from ci.matrix.model import Cell
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE_ROOT = REPOSITORY / "packages" / "paddlefleet_ops"
+MATRIX = REPOSITORY / "matrix.toml"
 
 
 def _load(name: str) -> ModuleType:
@@ -51,6 +52,7 @@ else:
     Target = build_utils.Target
 
 __all__ = [
+    "MATRIX",
     "PACKAGE_ROOT",
     "REPOSITORY",
     "EcosystemLibrary",

@@ -170,6 +170,7 @@ def read_tree(
     root: Path,
     packages: Mapping[str, Path],
     *,
+    base: Path | None = None,
     scope: Iterable[str] = (),
     roots: Iterable[str] = (),
     others: Mapping[str, Path] | None = None,
@@ -177,7 +178,7 @@ def read_tree(
     torch_importers: Mapping[str, str] | None = None,
     taken: Mapping[str, str] | None = None,
 ) -> SourceTree:
-    """Read ``packages`` (top-level name to folder or file) below ``root``.
+    """Read ``packages`` (top-level name to folder or file) below ``root``; places are relative to ``base``.
 
     ``others`` are packages of the scope that are not the library's own. ``scope`` is completed by the
     library's own packages.
@@ -185,19 +186,20 @@ def read_tree(
     modules: dict[str, Module] = {}
     unreadable: list[Unreadable] = []
     tests: dict[str, Path] = {}
+    base = base or root
     with _no_collection():
         for name, path in {**(others or {}), **packages}.items():
             for module_name, file, is_package in _files(name, path):
                 if _is_test(file.relative_to(path.parent)):
-                    tests[_place(file, root)] = file
+                    tests[_place(file, base)] = file
                     continue
-                read = _read(module_name, file, root, is_package=is_package)
+                read = _read(module_name, file, base, is_package=is_package)
                 if isinstance(read, Module):
                     modules[module_name] = read
                 else:
                     unreadable.append(read)
     for folder in (root / "tests", root / "test", *extra_tests):
-        tests |= {_place(file, root): file for file in sorted(folder.rglob("*.py"))}
+        tests |= {_place(file, base): file for file in sorted(folder.rglob("*.py"))}
     return SourceTree(
         library=library,
         root=root,
@@ -248,11 +250,11 @@ def _is_test(relative: Path) -> bool:
     return bool(_TEST_FOLDERS & set(relative.parts[1:-1])) or bool(_TEST_FILE.match(relative.name))
 
 
-def _place(path: Path, root: Path) -> str:
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+def _place(path: Path, base: Path) -> str:
+    return path.relative_to(base).as_posix() if path.is_relative_to(base) else path.as_posix()
 
 
-def _read(name: str, path: Path, root: Path, *, is_package: bool) -> Module | Unreadable:
+def _read(name: str, path: Path, base: Path, *, is_package: bool) -> Module | Unreadable:
     source = path.read_bytes()
     try:
         with (
@@ -261,9 +263,9 @@ def _read(name: str, path: Path, root: Path, *, is_package: bool) -> Module | Un
             warnings.simplefilter("ignore")
             tree = ast.parse(source, str(path))
     except (SyntaxError, ValueError) as error:
-        return Unreadable(_place(path, root), getattr(error, "lineno", 0) or 0, str(error))
+        return Unreadable(_place(path, base), getattr(error, "lineno", 0) or 0, str(error))
     dynamic = Dynamic()
     if WORDS.search(source):
         dynamic = dynamic_of(tree, name, is_package=is_package)
     statements = imports_of(tree, name, is_package=is_package)
-    return Module(name, path, _place(path, root), is_package, source, tree, statements, dynamic)
+    return Module(name, path, _place(path, base), is_package, source, tree, statements, dynamic)

@@ -8,12 +8,11 @@ before it; these modules hand them on.
 from __future__ import annotations
 
 from ci.pipeline.imports import import_wheels
-from ci.pipeline.plan import MATRIX, WheelRequest, plan_cells
+from ci.pipeline.plan import WheelRequest, plan_cells
 from ci.pipeline.rows import planned_report
 from ci.pipeline.wheels import build_wheels
 
 __all__ = [
-    "MATRIX",
     "WheelRequest",
     "build_wheels",
     "import_wheels",

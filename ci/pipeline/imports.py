@@ -18,8 +18,8 @@ from ci.errors import (
 )
 from ci.executors.base import Executor, choose
 from ci.matrix.load import load
-from ci.pipeline.plan import MATRIX
 from ci.pipeline.rows import next_command
+from ci.registry import MATRIX
 from ci.report.model import CellReport, LibraryRow, RunReport
 from ci.report.progress import Narrator
 from ci.testing.import_suite import ImportResult, run_import_suite

@@ -28,7 +28,33 @@ from ci.registry import (
     target_of,
 )
 from ci.report.progress import Narrator
+from ci.sources.resolve import resolve_sources
 from ci.toolchain import HostToolchain, Toolchain, host_toolchain, resolve_toolchain
+
+
+def obtain_libraries(
+    state: CellState, work: Path, logs: Path, narrator: Narrator
+) -> Environment:
+    """Sources, toolchain, build environment and every library step of the cell, kept in ``state``.
+
+    Returns the build environment. Raises what the stages raise, and
+    :class:`~ci.errors.LibraryBuildError` when a library does not build.
+    """
+    plan = state.plan
+    with state.stage("sources"):
+        state.sources = resolve_sources(
+            plan.selection.selected, plan.overrides, plan.request.cache_dir, narrator.say
+        )
+    with state.stage("toolchain"):
+        state.toolchain = obtain_toolchain(plan, narrator)
+    with state.stage("environment"):
+        narrator.say(f"{plan.cell.id}: build environment for Python {plan.cell.python}")
+        environment = state.environment = build_environment(plan)
+        import_lock(plan)
+    with state.stage("libraries"):
+        state.results = build_libraries(state, environment, work, logs, narrator)
+    raise_failures(state.results)
+    return environment
 
 
 def obtain_toolchain(plan: CellPlan, narrator: Narrator) -> Toolchain | None:

@@ -12,12 +12,10 @@ from ci.executors.base import choose
 from ci.matrix.load import load
 from ci.matrix.model import Cell, Decision, version_key
 from ci.matrix.resolve import resolve, select
-from ci.registry import REPOSITORY, EcosystemLibrary, Selection, known_names, libraries_of
+from ci.registry import MATRIX, EcosystemLibrary, Selection, known_names, libraries_of
 from ci.registry import select as select_libraries
 from ci.sources.override import Override, parse_overrides
 from ci.toolchain import describe, find_python, require_python
-
-MATRIX = REPOSITORY / "matrix.toml"
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,7 @@ from ci.executors.base import Executor, choose
 from ci.pipeline.identity import manifest_of, not_publishable, record_wheel, source_date_epoch
 from ci.pipeline.imports import raise_red, read_manifest, scratch_folder
 from ci.pipeline.libraries import (
-    build_environment,
-    build_libraries,
-    import_lock,
-    obtain_toolchain,
-    raise_failures,
+    obtain_libraries,
 )
 from ci.pipeline.plan import CellPlan, WheelRequest, check_toolchains, plan_cells
 from ci.pipeline.rows import cell_report, next_command
@@ -28,7 +24,7 @@ from ci.pipeline.state import CellState
 from ci.registry import REPOSITORY, EcosystemLibrary, build_utils, target_of
 from ci.report.model import CellReport, RunReport
 from ci.report.progress import Narrator
-from ci.sources.resolve import check_submodules, resolve_sources
+from ci.sources.resolve import check_submodules
 from ci.testing.import_suite import run_import_suite
 from ci.wheel.archive import publish
 from ci.wheel.assemble import assemble
@@ -106,19 +102,7 @@ def _run_cell(state: CellState, narrator: Narrator) -> None:
     work = scratch_folder(request.cache_dir, plan.cell.id)
     logs = request.out_dir / "logs" / plan.cell.id
     try:
-        with state.stage("sources"):
-            state.sources = resolve_sources(
-                plan.selection.selected, plan.overrides, request.cache_dir, narrator.say
-            )
-        with state.stage("toolchain"):
-            state.toolchain = obtain_toolchain(plan, narrator)
-        with state.stage("environment"):
-            narrator.say(f"{plan.cell.id}: build environment for Python {plan.cell.python}")
-            environment = state.environment = build_environment(plan)
-            import_lock(plan)
-        with state.stage("libraries"):
-            state.results = build_libraries(state, environment, work, logs, narrator)
-        raise_failures(state.results)
+        environment = obtain_libraries(state, work, logs, narrator)
         with state.stage("wheel"):
             _wheel(state, environment, work, logs, narrator)
         if request.with_import:

@@ -79,7 +79,7 @@ def resolve_sources(
             found[library.name] = _declared_source(library)
         else:
             progress(f"source of {library.name}: {override.public_origin}")
-            found[library.name] = _overridden(library, override, cache_dir)
+            found[library.name] = fetched(override, cache_dir)
     return found
 
 
@@ -140,12 +140,17 @@ def declared_origin(library: EcosystemLibrary) -> tuple[str, str]:
     return "declared", library.url or folder
 
 
-def _overridden(library: EcosystemLibrary, override: Override, cache_dir: Path) -> ResolvedSource:
+def fetched(override: Override, cache_dir: Path) -> ResolvedSource:
+    """The sources that an override names, brought into the cache where they are not a folder.
+
+    Raises :class:`~ci.errors.ConfigError` for a place that does not exist, and
+    :class:`~ci.errors.InfrastructureError` when it cannot be fetched.
+    """
     fetch = {"path": _from_path, "git": _from_git, "pypi": _from_pypi}[override.kind]
     folder, revision = fetch(override, cache_dir)
     origin = f"path:{folder.name}" if override.kind == "path" else override.public_origin
     return ResolvedSource(
-        library=library.name,
+        library=override.library,
         kind=override.kind,
         origin=origin,
         revision=revision,

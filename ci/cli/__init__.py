@@ -1,0 +1,45 @@
+"""The command line: one parser, and a function per verb that turns arguments into a call.
+
+``nox`` sessions call these verbs; so can anyone. What a verb needs beyond its options is imported when it
+runs, so that a quick one stays quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+
+from ci.cli.checks import check_verb, integrate_verb, remove_verb
+from ci.cli.derived import lock_verb, sync_verb
+from ci.cli.options import Parser, default_cache_dir
+from ci.cli.show import libraries_verb, matrix_verb, submodules_verb, toolchain_verb
+from ci.cli.wheels import import_verb, wheel_verb
+from ci.report.console import make_console
+
+__all__ = ["build_parser", "default_cache_dir", "run_verb"]
+
+
+def build_parser() -> Parser:
+    """The parser of ``python -m ci``."""
+    parser = Parser(prog="python -m ci", description="The paddlefleet_ops build farm.")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+    matrix_verb(verbs.add_parser("matrix", help="cells: accepted, and rejected with reasons"))
+    libraries_verb(verbs.add_parser("libraries", help="declared libraries and their conditions"))
+    toolchain_verb(verbs.add_parser("toolchain", help="compilers found, and what each cell uses"))
+    submodules_verb(verbs.add_parser("submodules", help="missing, nested or drifted submodules"))
+    wheel_verb(verbs.add_parser("wheel", help="build, repair and import-test wheels"))
+    import_verb(verbs.add_parser("import", help="run the import suite on a wheel"))
+    sync_verb(verbs.add_parser("sync", help="write the files derived from the declarations"))
+    lock_verb(verbs.add_parser("lock", help="write the locks of the farm's environments"))
+    return parser
+
+
+def run_verb(argv: Sequence[str]) -> int:
+    """Parse ``argv`` and run its verb. Returns the exit code; raises :class:`~ci.errors.FarmError`."""
+    arguments = build_parser().parse_args(argv)
+    chosen: Callable[[argparse.Namespace, Console], int] = arguments.run
+    sys.stdout.flush()
+    return chosen(arguments, make_console())

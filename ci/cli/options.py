@@ -1,0 +1,127 @@
+"""The parser, and the options that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ci.errors import ConfigError
+from ci.report.console import make_console
+from ci.report.progress import LiveNarrator, Narrator, PlainNarrator
+
+
+def default_cache_dir() -> Path:
+    """``PADDLEFLEET_FARM_CACHE``, else ``paddlefleet-farm`` in the user's cache folder (XDG)."""
+    named = os.environ.get("PADDLEFLEET_FARM_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "paddlefleet-farm"
+
+
+def comma_list(text: str) -> tuple[str, ...]:
+    """An option's value as a list."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise argparse.ArgumentTypeError("an empty list; leave the option out to take the default")
+    return found
+
+
+def not_empty(text: str) -> str:
+    """An option's value that must not be empty."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("an empty text; leave the option out to take the default")
+    return text
+
+
+def positive(text: str) -> int:
+    """An option's value as a positive number."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are the farm's: all in one tree, exit code 2. Options are never guessed."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """Raise :class:`~ci.errors.ConfigError` instead of leaving the process."""
+        raise ConfigError(message + self._nearest(message), next_step=f"{self.prog} --help")
+
+    def _nearest(self, message: str) -> str:
+        """For an unknown verb or option, the known ones that are spelled most like it."""
+        unknown = re.match(r"(?:unrecognized arguments: |.*invalid choice: ')([\w-]+)", message)
+        if unknown is None:
+            return ""
+        near = difflib.get_close_matches(unknown.group(1), self._words(), n=2, cutoff=0.5)
+        return f"; nearest: {', '.join(near)}" if near else ""
+
+    def _words(self) -> list[str]:
+        """Every verb and option, also those of the verbs."""
+        words: dict[str, None] = {}
+        for action in self._actions:
+            words |= dict.fromkeys(action.option_strings)
+            if isinstance(action, argparse._SubParsersAction):
+                for verb, parser in action.choices.items():
+                    words[verb] = None
+                    words |= dict.fromkeys(parser._words())
+        return list(words)
+
+
+def json_option(parser: argparse.ArgumentParser) -> None:
+    """``--json``."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def cache_option(parser: argparse.ArgumentParser) -> None:
+    """``--cache-dir``."""
+    parser.add_argument(
+        "--cache-dir",
+        type=Path,
+        default=default_cache_dir(),
+        help="toolchains, environments, sources and results (default: %(default)s)",
+    )
+
+
+def set_options(parser: argparse.ArgumentParser) -> None:
+    """``--set`` and ``--declare``."""
+    parser.add_argument("--set", dest="library_set", default="fleet", help="fleet or templates")
+    parser.add_argument(
+        "--declare",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file with further LIBRARIES, to try a library before it is added",
+    )
+
+
+def cpus() -> int:
+    """The CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def narrator() -> Iterator[Narrator]:
+    """Live progress on a terminal, plain lines elsewhere; both on stderr."""
+    console = make_console(stderr=True)
+    if console.is_terminal and not os.environ.get("CI"):
+        with LiveNarrator(console) as live:
+            yield live
+    else:
+        yield PlainNarrator(console)
+
+
+def print_json(document: object) -> None:
+    """Print a result to stdout."""
+    print(json.dumps(document, indent=1))
