@@ -72,10 +72,13 @@ class Analysis:
     def needed(self, item: Import) -> tuple[str, ...]:
         """The targets whose own content an import needs: not a package that only leads to submodules."""
         targets = self.targets(item)
-        submodules = set(targets[1:])
-        if submodules and all(f"{item.module}.{name}" in submodules for name in item.names):
-            return targets[1:]
-        return targets
+        package = self.tree.modules.get(item.module)
+        if package is None or not package.is_package or not item.names:
+            return targets
+        submodules = tuple(name for name in targets if name != item.module)
+        of_package = {name for name in item.names if f"{item.module}.{name}" not in submodules}
+        # A name that the package's text never binds is a compiled submodule.
+        return targets if of_package & {*package.names, "*"} else submodules
 
     @cached_property
     def definite(self) -> frozenset[str]:

@@ -8,10 +8,11 @@ still being executed for a name that it has not bound yet; that is played throug
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ci.integration.analysis import Analysis
+from ci.integration.bindings import events
 from ci.integration.imports import Import
 from ci.integration.source_tree import Module
 
@@ -168,7 +169,7 @@ class _Play:
         statements: dict[int, list[Import]] = {}
         for item in module.statements:
             statements.setdefault(item.line, []).append(item)
-        for event in _events(module.tree.body):
+        for event in events(module.tree.body):
             self._event(event, name, statements)
         for item in module.dynamic.imports:
             if item.when == "init":
@@ -198,56 +199,16 @@ class _Play:
             elif name not in known and "__getattr__" not in known:
                 self._missing(Unbound(importer, item, item.module, name))
 
-    def _names_of(self, name: str) -> frozenset[str]:
-        events = _events(self._modules[name].tree.body)
-        return frozenset(event for event in events if isinstance(event, str))
-
     def _missing(self, unbound: Unbound) -> None:
         running = unbound.target not in self._done
         # A name that its text never binds may be a compiled submodule, or set by code that is not read.
         if (
             running
             and not unbound.imported.copes
-            and unbound.name in self._names_of(unbound.target)
+            and unbound.name in self._modules[unbound.target].names
         ):
             key = (unbound.importer, unbound.target, unbound.name)
             self._failures.setdefault(key, unbound)
-
-
-def _events(body: Iterable[ast.stmt]) -> Iterator[ast.stmt | str]:
-    """Import statements, and names that are bound, in the order of execution."""
-    for node in body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield node
-            for alias in node.names:
-                yield alias.asname or alias.name.partition(".")[0]
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node.name
-        elif isinstance(node, ast.ClassDef):
-            yield from (event for event in _events(node.body) if isinstance(event, ast.stmt))
-            yield node.name
-        else:
-            yield from _names_bound(node)
-            for part in ("body", "handlers", "orelse", "finalbody", "cases"):
-                for inner in getattr(node, part, ()):
-                    yield from _events(
-                        [inner] if isinstance(inner, ast.stmt) else getattr(inner, "body", ())
-                    )
-
-
-def _names_bound(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement itself stores, without the statements inside it."""
-    pending: list[ast.AST] = [
-        child
-        for child in ast.iter_child_nodes(node)
-        if not isinstance(child, (ast.stmt, ast.excepthandler))
-    ]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-            yield part.id
-        if not isinstance(part, (ast.Lambda, ast.stmt)):
-            pending += ast.iter_child_nodes(part)
 
 
 def order_is_marked(module: Module) -> bool:

@@ -162,7 +162,7 @@ def _setup_cfg(text: str, read: _Read) -> None:
             for name in value.strip()[len("file:") :].split(","):
                 yield from _requirements_file(read.folder, name.strip())
             return
-        for item in filter(None, (part.strip() for part in re.split(r"[\n]", value))):
+        for item in filter(None, (part.strip() for part in value.splitlines())):
             line = next((at for at, row in enumerate(text.splitlines(), 1) if item in row), 0)
             yield RealRequirement(item, "setup.cfg", line, extra)
 
@@ -287,7 +287,7 @@ def _statements(body: Iterable[ast.stmt], condition: str) -> Iterator[tuple[ast.
 
 
 def _both(one: str, other: str) -> str:
-    return f"{one} and {other}" if one else other
+    return " and ".join(filter(None, (one, other)))
 
 
 def _bound(node: ast.stmt) -> Iterator[tuple[str, ast.expr, bool]]:
@@ -303,6 +303,12 @@ def _bound(node: ast.stmt) -> Iterator[tuple[str, ast.expr, bool]]:
         name, _, method = dotted(node.value.func).rpartition(".")
         if method in ("append", "extend"):
             yield name, node.value.args[0], True
+
+
+def _in_force(bindings: list[_Binding]) -> list[_Binding]:
+    """The bindings from the last assignment that always happens on: it forgets the earlier ones."""
+    starts = [at for at, item in enumerate(bindings) if not item.adds and not item.condition]
+    return bindings[starts[-1] if starts else 0 :]
 
 
 class _Values:

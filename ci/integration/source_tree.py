@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ci.errors import ConfigError
+from ci.integration.bindings import events
 from ci.integration.dynamic_imports import WORDS, Dynamic, dynamic_of
 from ci.integration.imports import Import, imports_of
 
@@ -53,6 +54,11 @@ class Module:
     def package(self) -> str:
         """The package that relative imports start from."""
         return self.name if self.is_package else self.name.rpartition(".")[0]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names that the module's own text binds at its top level."""
+        return frozenset(event for event in events(self.tree.body) if isinstance(event, str))
 
     @cached_property
     def lines(self) -> tuple[str, ...]:

@@ -32,9 +32,7 @@ from ci.sources.resolve import resolve_sources
 from ci.toolchain import HostToolchain, Toolchain, host_toolchain, resolve_toolchain
 
 
-def obtain_libraries(
-    state: CellState, work: Path, logs: Path, narrator: Narrator
-) -> Environment:
+def obtain_libraries(state: CellState, work: Path, logs: Path, narrator: Narrator) -> Environment:
     """Sources, toolchain, build environment and every library step of the cell, kept in ``state``.
 
     Returns the build environment. Raises what the stages raise, and

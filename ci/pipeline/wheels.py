@@ -13,6 +13,7 @@ from pathlib import Path
 from ci.environments.venv import Environment
 from ci.errors import ConfigError, FarmError, from_os_error
 from ci.executors.base import Executor, choose
+from ci.findings import refuse
 from ci.pipeline.identity import manifest_of, not_publishable, record_wheel, source_date_epoch
 from ci.pipeline.imports import raise_red, read_manifest, scratch_folder
 from ci.pipeline.libraries import (
@@ -28,7 +29,6 @@ from ci.sources.resolve import check_submodules
 from ci.testing.import_suite import run_import_suite
 from ci.wheel.archive import publish
 from ci.wheel.assemble import assemble
-from ci.findings import refuse
 from ci.wheel.repair import repair
 from ci.wheel.verify import verify
 
