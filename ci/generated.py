@@ -30,13 +30,13 @@ def gitmodules_text() -> str:
 
 
 def ignored_lines() -> tuple[str, ...]:
-    """A line per artifact target of every declared library, and the manifest."""
+    """A line per artifact target of every declared library, for the manifest and for its stub."""
     targets = {
         artifact.target for library in build_utils.all_libs() for artifact in library.artifacts
     }
     return tuple(
         f"/{_PACKAGE}/src/paddlefleet_ops/{target}"
-        for target in sorted({*targets, "_manifest.json"})
+        for target in sorted({*targets, "__init__.pyi", "_manifest.json"})
     )
 
 

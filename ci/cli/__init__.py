@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from ci.cli.checks import check_verb, integrate_verb, remove_verb
 from ci.cli.derived import lock_verb, sync_verb
 from ci.cli.options import Parser, default_cache_dir
 from ci.cli.show import libraries_verb, matrix_verb, submodules_verb, toolchain_verb

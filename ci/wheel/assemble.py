@@ -82,5 +82,5 @@ def _copy_package(package: Path) -> None:
         shutil.copy2(path, package / path.name)
     origin = PACKAGE_ROOT / "src" / "paddlefleet_ops"
     for path in origin.iterdir():
-        if path.suffix in (".py", ".pyi") or path.name == "py.typed":
+        if path.suffix == ".py" or path.name == "py.typed":
             shutil.copy2(path, source / path.name)

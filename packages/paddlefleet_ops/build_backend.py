@@ -32,6 +32,7 @@ ASSEMBLY_VARIABLE = "PADDLEFLEET_OPS_ASSEMBLY"
 SET_VARIABLE = "PADDLEFLEET_OPS_SET"
 LIBS_VARIABLE = "PADDLEFLEET_OPS_LIBS"
 PACKAGE_SOURCE = build_utils.PACKAGE_SOURCE
+GENERATED = ("_manifest.json", "__init__.pyi")
 Settings = Mapping[str, Any] | None
 
 
@@ -213,17 +214,20 @@ def _plain_manifest(
 
 
 def _install(assembly: Assembly) -> None:
-    """Put the targets and the manifest into ``src/paddlefleet_ops``; earlier targets are removed."""
+    """Put the targets, the manifest and its stub into ``src/paddlefleet_ops``, in place of earlier ones."""
     _remove_targets()
     for folder in assembly.artifacts.values():
         shutil.copytree(folder, PACKAGE_SOURCE, dirs_exist_ok=True, symlinks=False)
     text = json.dumps(assembly.manifest, indent=1, sort_keys=True)
-    (PACKAGE_SOURCE / "_manifest.json").write_text(text + "\n", "utf-8")
+    texts = (text + "\n", build_manifest.stub_text(assembly.manifest))
+    for name, content in zip(GENERATED, texts, strict=True):
+        (PACKAGE_SOURCE / name).write_text(content, "utf-8")
 
 
 def _remove_targets() -> None:
     """Leave the source tree as it was: no target, no manifest, nothing of setuptools' build."""
-    (PACKAGE_SOURCE / "_manifest.json").unlink(missing_ok=True)
+    for name in GENERATED:
+        (PACKAGE_SOURCE / name).unlink(missing_ok=True)
     shutil.rmtree(build_utils.PACKAGE_ROOT / "build", ignore_errors=True)
     for library in build_utils.all_libs():
         for artifact in library.artifacts:

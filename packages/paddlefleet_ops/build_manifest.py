@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from build_utils import PACKAGE_ROOT, EcosystemLibrary, LeftOut, Selection, Target, requirements
 
@@ -94,6 +95,63 @@ def build_manifest(
         ],
         "left_out": [left_out_entry(item) for item in selection.left_out],
     }
+
+
+def stub_text(manifest: Mapping[str, Any]) -> str:
+    """The text of ``__init__.pyi``: what a type checker has to know of the package in this wheel.
+
+    The libraries and the functions ``is_<lib>_available`` come into being when the package is imported,
+    so the sources alone do not tell a type checker about them. A library that was left out has its
+    function and no module, as in the wheel. Form: PEP 484 and the typing specification, "Stub files".
+    """
+    modules = sorted({name for entry in manifest["libraries"] for name in entry["modules"]})
+    attached = [entry["module"] for entry in manifest["libraries"]]
+    functions = sorted(
+        f"is_{entry['availability']}_available"
+        for entry in (*manifest["libraries"], *manifest["left_out"])
+    )
+    lines = [
+        "# Written from the manifest when the wheel was built.",
+        "from typing import Any",
+        "",
+        *(f"from . import {name} as {name}" for name in modules),
+        *(
+            f"from .{module} import {name} as {name}"
+            for module, names in _STUB_IMPORTS
+            for name in names
+        ),
+        "",
+        "__version__: str",
+        "blocked_import_messages: dict[str, str]",
+        "_wheel: Manifest",
+        "_paddle: Any",
+        "",
+        "def libraries() -> tuple[LibraryState, ...]: ...",
+        *(f"def {name}() -> bool: ..." for name in functions),
+        "",
+        "__all__ = [",
+        *(f'    "{name}",' for name in sorted({*_STUB_PUBLIC, *functions, *attached})),
+        "]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# What ``paddlefleet_ops/__init__.py`` takes from its private modules.
+_STUB_IMPORTS = (
+    ("_blocker", ("BlockedAttributeError", "LibraryBlockedError")),
+    ("_loader", ("LibraryLoadError", "LibraryState", "_safe_load_ecosystem_lib")),
+    ("_manifest", ("Manifest", "ManifestError")),
+)
+_STUB_PUBLIC = (
+    "BlockedAttributeError",
+    "LibraryBlockedError",
+    "LibraryLoadError",
+    "LibraryState",
+    "ManifestError",
+    "_safe_load_ecosystem_lib",
+    "blocked_import_messages",
+    "libraries",
+)
 
 
 def package_version(cuda: str, labels: Sequence[str], git_stamp: tuple[str, str] | None) -> str:
