@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ci import __main__ as entry
-from ci import cli
+from ci import cli, generated
 from ci.errors import (
     ConfigError,
     FarmError,
@@ -322,8 +322,8 @@ def test_no_wheel_to_import_is_a_configuration_error(
 def test_a_stale_file_is_a_finding(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, found: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(cli, "stale_files", lambda: found)
-    monkeypatch.setattr(cli, "write_files", None)  # a check writes nothing
+    monkeypatch.setattr(generated, "stale_files", lambda: found)
+    monkeypatch.setattr(generated, "write_files", None)  # a check writes nothing
     assert entry.main(["sync", "--check"]) == (1 if found else 0)
     output = capsys.readouterr()
     assert all(name in output.err for name in found)

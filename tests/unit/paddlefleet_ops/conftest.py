@@ -108,9 +108,11 @@ class Site:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(textwrap.dedent(content), "utf-8")
 
+    def manifest(self) -> dict[str, Any]:
+        return manifest_values(self.libraries, self.left_out)
+
     def write_manifest(self) -> None:
-        values = manifest_values(self.libraries, self.left_out)
-        (self.package / "_manifest.json").write_text(json.dumps(values), "utf-8")
+        (self.package / "_manifest.json").write_text(json.dumps(self.manifest()), "utf-8")
 
     def python(
         self,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ci.registry import PACKAGE_ROOT, build_utils
+from ci.registry import PACKAGE_ROOT, build_manifest, build_utils
 
 CALL = "import build_backend, sys; print('=>', build_backend.{hook}(*sys.argv[1:]))"
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -58,6 +58,12 @@ def refused(package: Path, hook: str, *arguments: str, **env: str) -> str:
     return str(caught.value)
 
 
+def listed(name: str, *run_requires: str) -> dict[str, Any]:
+    """As much of a library's entry as the build reads."""
+    entry = {"name": name, "module": name, "modules": [name], "availability": name}
+    return {**entry, "run_requires": list(run_requires)}
+
+
 @pytest.fixture
 def assembly(tmp_path: Path) -> Callable[..., Path]:
     """What the farm hands to the backend: a manifest, and a folder of targets for each library."""
@@ -74,9 +80,10 @@ def assembly(tmp_path: Path) -> Callable[..., Path]:
             "publishable": True,
             "not_publishable_because": [],
             "libraries": [
-                {"name": "alpha", "run_requires": ["triton>=3.3", "einops>=0.8"]},
-                {"name": "beta", "run_requires": ["triton>=3.3"]},
+                listed("alpha", "triton>=3.3", "einops>=0.8"),
+                listed("beta", "triton>=3.3"),
             ],
+            "left_out": [],
             **changes,
         }
         path = tmp_path / "assembly.json"
@@ -114,6 +121,9 @@ def test_a_wheel_holds_the_targets_the_loader_and_the_manifest(
     assert not [item for item in names if "build_" in item or item.endswith("setup.py")]
     manifest = json.loads(wheel.read("paddlefleet_ops/_manifest.json"))
     assert manifest == json.loads(given.read_text())["manifest"]
+    stub = wheel.read("paddlefleet_ops/__init__.pyi").decode()
+    assert stub == build_manifest.stub_text(manifest)
+    assert not (package / "src" / "paddlefleet_ops" / "__init__.pyi").exists()
     metadata = email.message_from_bytes(
         wheel.read("paddlefleet_ops-0.1.0+cu130.dist-info/METADATA")
     )
