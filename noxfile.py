@@ -57,6 +57,24 @@ def import_suite(session: nox.Session) -> None:
 
 
 @nox.session
+def check(session: nox.Session) -> None:
+    """Apply the pre-integration checklist: -- LIBRARY | FOLDER | pypi:… (default: all declared)."""
+    _verb(session, "check")
+
+
+@nox.session
+def integrate(session: nox.Session) -> None:
+    """Add a library: -- NAME --kind KIND --url URL (declaration, submodule, tests), then check it."""
+    _verb(session, "integrate")
+
+
+@nox.session
+def remove(session: nox.Session) -> None:
+    """Take a library out again, with all that integrate made: -- NAME."""
+    _verb(session, "remove")
+
+
+@nox.session
 def matrix(session: nox.Session) -> None:
     """Show every cell of the matrix, accepted or rejected with its reason."""
     _verb(session, "matrix")
