@@ -1,0 +1,75 @@
+"""Whether version specifiers can be met together, or one allows all that another does; no network.
+
+The versions that a specifier of PEP 440 admits form intervals whose ends are the versions that it
+names. One version at each end, and one on either side of it, therefore decide; ``packaging`` says of
+each whether it is admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from packaging.specifiers import Specifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+_FAR = 10**9
+
+
+def can_meet(sets: Iterable[SpecifierSet]) -> bool:
+    """True when some version, whether it was released or not, meets every one of ``sets``."""
+    given = tuple(sets)
+    return any(all(_admits(one, version) for one in given) for version in _deciding_versions(given))
+
+
+def allows_all(wide: SpecifierSet, narrow: SpecifierSet) -> bool:
+    """True when ``wide`` admits every version that ``narrow`` admits."""
+    return all(
+        _admits(wide, version)
+        for version in _deciding_versions((wide, narrow))
+        if _admits(narrow, version)
+    )
+
+
+def joined(sets: Iterable[SpecifierSet]) -> SpecifierSet:
+    """The set that admits what all of ``sets`` admit."""
+    return SpecifierSet(",".join(filter(None, (str(one) for one in sets))))
+
+
+def _admits(one: SpecifierSet, version: Version) -> bool:
+    return one.contains(version, prereleases=True)
+
+
+def _deciding_versions(sets: Iterable[SpecifierSet]) -> set[Version]:
+    found = {Version("0"), Version(str(_FAR))}
+    for one in sets:
+        for specifier in one:
+            found.update(_near(specifier))
+    return found
+
+
+def _near(specifier: Specifier) -> Iterator[Version]:
+    """The ends that a specifier has (``==4.5.*`` ends at 4.6), and a version beside each."""
+    try:
+        named = Version(specifier.version.removesuffix(".*"))
+    except InvalidVersion:  # `===` may hold any text
+        return
+    yield named
+    if named.pre is not None or named.dev is not None:
+        yield Version(f"{named.public}.post1") if named.dev is None else Version(named.base_version)
+    if named.post is not None:
+        yield Version(f"{named.epoch}!{named.base_version.split('!')[-1]}.post{named.post + 1}")
+    release = named.release
+    bumped = ((*release[:at], release[at] + 1) for at in range(len(release)))
+    for end in (release, *bumped):
+        for beside in (end, (*end, 0, 0, 0, 0, 1), _below(end)):
+            text = f"{named.epoch}!{'.'.join(map(str, beside))}"
+            yield Version(text)
+            yield Version(f"{text}.dev0")
+
+
+def _below(release: tuple[int, ...]) -> tuple[int, ...]:
+    """A release below ``release`` and above every shorter one that is: ``4.5.2`` gives ``4.5.1.FAR``."""
+    for at in reversed(range(len(release))):
+        if release[at]:
+            return (*release[:at], release[at] - 1, _FAR)
+    return release
