@@ -102,7 +102,9 @@ def stub_text(manifest: Mapping[str, Any]) -> str:
 
     The libraries and the functions ``is_<lib>_available`` come into being when the package is imported,
     so the sources alone do not tell a type checker about them. A library that was left out has its
-    function and no module, as in the wheel. Form: PEP 484 and the typing specification, "Stub files".
+    function and no module, as in the wheel. The files of a library lie in the package's folder, so for a
+    type checker it is an ordinary submodule; what it imports by its own top-level name is not found
+    there, and is ``Any``. Form: PEP 484 and the typing specification, "Stub files".
     """
     modules = sorted({name for entry in manifest["libraries"] for name in entry["modules"]})
     attached = [entry["module"] for entry in manifest["libraries"]]
