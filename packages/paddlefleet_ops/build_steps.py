@@ -31,6 +31,9 @@ NOT_COPIED = (
     ".git", "__pycache__", "*.pyc", "*.egg-info", ".pytest_cache", ".mypy_cache", ".ruff_cache",
 )  # fmt: skip
 
+# An include folder that begins so is a pattern below the build environment's packages, not below the sources.
+SITE_PACKAGES = "{site-packages}/"
+
 
 class BuildFailedError(Exception):
     """A library did not build, or yielded something else than its declaration says.
@@ -174,7 +177,9 @@ def build_environment(request: BuildRequest, work: Path) -> dict[str, str]:
         "/usr/bin",
         "/bin",
     )
-    include = [str(work / "source" / folder) for folder in request.include_dirs]
+    include = [
+        str(found) for folder in request.include_dirs for found in _include(request, folder, work)
+    ]
     fixed = {
         "PATH": os.pathsep.join(dict.fromkeys(folders)),
         "HOME": str(work / "home"),
@@ -193,6 +198,22 @@ def build_environment(request: BuildRequest, work: Path) -> dict[str, str]:
     if include:
         fixed["CPLUS_INCLUDE_PATH"] = os.pathsep.join(include)
     return kept | fixed | dict(request.env)
+
+
+def _include(request: BuildRequest, folder: str, work: Path) -> list[Path]:
+    """The folders that one entry of ``include_dirs`` means, in a stable order."""
+    if not folder.startswith(SITE_PACKAGES):
+        return [work / "source" / folder]
+    pattern = folder[len(SITE_PACKAGES) :]
+    bases = [Path(entry) for entry in sys.path if entry.endswith("site-packages")]
+    found = sorted(path for base in bases for path in base.glob(pattern) if path.is_dir())
+    if not found:
+        problem = (
+            f"no folder {pattern!r} among the packages of the build environment: a package with these "
+            "headers has to be in build_requires"
+        )
+        raise BuildFailedError(request.library, "prepare", [problem])
+    return found
 
 
 def _pip_install(request: BuildRequest, source: Path, installed: Path, work: Path) -> None:

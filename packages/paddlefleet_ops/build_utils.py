@@ -110,9 +110,11 @@ class EcosystemLibrary:
     public_names: what must resolve after loading (``name``, or ``package.module:name``). hint: what a
     user does without it. extra_env: its build's environment; a value may be a function of the
     :class:`Target`. load_env: variables that its import reads, set while it is loaded unless the user
-    set them. varies_by: the axes of the matrix that its artifacts depend on. hooks: functions of
-    ``build_hooks.py`` by name. ignored: patterns of produced files that stay out of the wheel, each with
-    a reason. excludes: shared libraries that repair must not graft, beyond the farm's own policy.
+    set them. include_dirs: folders of C++ headers below its sources, or below the packages of its build
+    environment (``{site-packages}/PATTERN``). varies_by: the axes of the matrix that its artifacts depend
+    on. hooks: functions of ``build_hooks.py`` by name. ignored: patterns of produced files that stay out
+    of the wheel, each with a reason. excludes: shared libraries that repair must not graft, beyond the
+    farm's own policy.
     needs_cuda_compiler: it has device code; needs_host_compiler: it has C++ code only.
     pin: the commit of the submodule, ``None`` while no commit has been verified. nested: the submodules
     inside it that its build reads, ``None`` for all of them.
@@ -377,12 +379,23 @@ def _colliding_targets(libraries: Sequence[EcosystemLibrary]) -> list[str]:
                 f"target {str(path)!r} of {owner} and target {str(other)!r} of {other_owner} "
                 "lie one inside the other"
             )
+        elif owner == other_owner and _wrapped(path, other):
+            continue
         elif module == other_module and 1 in (len(path.parts), len(other.parts)):
             problems.append(
                 f"target {str(path)!r} of {owner} and target {str(other)!r} of {other_owner} "
                 f"give one import name, {module!r}"
             )
     return problems
+
+
+def _wrapped(path: PurePosixPath, other: PurePosixPath) -> bool:
+    """True for an extension module and the wrapper that Paddle's builder writes beside it: Python takes
+    the extension, which its import system looks for first.
+    """
+    extension, wrapper = sorted((path, other), key=lambda item: item.suffix, reverse=True)
+    both = (extension.suffix, wrapper.suffix) == (".so", ".py")
+    return both and extension.with_suffix(".py") == wrapper
 
 
 def _declaration_problems(library: EcosystemLibrary) -> list[str]:
@@ -596,6 +609,50 @@ def nvshmem(target: Target) -> str:
     if cuda in ((12, 9), (13, 0)):
         name = f"paddle-{name}"
     return f"{name}>=3.3.9,<3.5"
+
+
+def cuda_toolkit(*components: str) -> PerTarget:
+    """Components of the target's CUDA toolkit, all of one release: ``cuda-toolkit[cublas]==13.0.*``.
+
+    Source: NVIDIA's meta-package ``cuda-toolkit``, whose extras pin the package of every component.
+    """
+
+    def requirement(target: Target) -> str:
+        return f"cuda-toolkit[{','.join(components)}]=={target.cuda}.*"
+
+    return requirement
+
+
+def for_cuda_major(project: str) -> PerTarget:
+    """An NVIDIA package that is there for every CUDA major: ``nvidia-cudnn-cu13``."""
+
+    def requirement(target: Target) -> str:
+        return f"{project}-cu{_version(target.cuda)[0]}"
+
+    return requirement
+
+
+# Paddle's headers include those of CUDA's math libraries when they are compiled with CUDA. A toolkit has
+# them beside nvcc; where nvcc comes from PyPI, so do they, and each package has an include folder.
+CUDA_MATH_HEADERS: tuple[Requirement, ...] = (
+    cuda_toolkit(
+        "cublas",
+        "cufft",
+        "cupti",
+        "curand",
+        "cusolver",
+        "cusparse",
+        "nvjitlink",
+        "nvrtc",
+        "nvtx",
+    ),
+    for_cuda_major("nvidia-cudnn"),
+    for_cuda_major("nvidia-cusparselt"),
+    for_cuda_major("nvidia-nccl"),
+)
+CUDA_PACKAGE_HEADERS = "{site-packages}/nvidia/*/include"
+# For ``ignored``. Source: VersionManager of paddle/utils/cpp_extension, which compares it at a rebuild.
+PADDLE_BUILDER_LEAVES = {"version.txt": "Paddle's builder notes there what it built from"}
 
 
 # --- declarations: the fleet ----------------------------------------------------------------------
