@@ -63,8 +63,8 @@ class AliasFinder:
 
     ``guards`` maps each top-level module name to the guard of its library, and is read at each
     import: it may change. It finds ``package.NAME…`` as the module ``NAME…``; ``NAME`` itself in
-    the package's folder, which is on ``sys.path`` only while libraries are loaded; and it reloads
-    modules of a library inside its guard. A submodule that is imported late for the first time is
+    the package's folder, which is never on ``sys.path``; and it reloads modules of a library inside
+    its guard. A submodule that is imported late for the first time is
     found as always, without guard: the library has to import it eagerly if it needs the proxy.
     """
 

@@ -3,10 +3,11 @@
 ``start`` decides by the manifest and the observed environment, loads what is to be loaded, and puts
 an explanation in the place of everything else. A library that fails leaves the process as it was.
 
-What holds for the process while a library is loaded: ``sys.path`` begins with the package's folder
-and Paddle's torch proxy is on for the library's compat scope. Other threads see both; that is how
-the proxy works (python/paddle/compat/proxy.py), so import the package before starting threads that
-import.
+The libraries are found in the package's folder by the package's own finder alone, never by
+``sys.path``: so a library that is blocked, or has failed, cannot be imported through another one.
+While a library is loaded, Paddle's torch proxy is on for its compat scope. Other threads see that,
+because of how the proxy works (python/paddle/compat/proxy.py), so import the package before starting
+threads that import.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from ._manifest import LeftOut, Library, Manifest, Source
 from ._process_state import (
     ProcessState,
     default_environment,
-    first_on_path,
     lies_below,
     without_forbidden_torch,
 )
@@ -152,9 +152,10 @@ def start(
 ) -> None:
     """Load or block every library of the manifest, in its order, and record it in ``registry``.
 
-    Raises :class:`LibraryLoadError` at the end, after taking back aliases and finders, when a
-    library failed and ``raise_on_failure`` is set. Libraries that did load stay imported by their
-    own names, as Python keeps what was imported on the way to an import that failed.
+    Raises :class:`LibraryLoadError` at the end when a library failed and ``raise_on_failure`` is set.
+    Then, and after an interrupt, aliases and finders are taken back. Libraries that did load stay
+    imported by their own names, as Python keeps what was imported on the way to an import that
+    failed.
     """
     decisions = decide(manifest, environment)
     chosen = [library for library in manifest.libraries if decisions[library.name] == Load()]
@@ -164,20 +165,35 @@ def start(
         {module: package.guard_of(library) for library in chosen for module in library.modules},
     )
     _install(aliases, ImportBlocker(registry.blocked_import_messages))
-    _block_left_out(manifest.left_out, decisions, registry)
+    try:
+        _block_left_out(manifest.left_out, decisions, registry)
+        first_error = _load_or_block(manifest.libraries, decisions, package, aliases, registry)
+        if first_error is not None and raise_on_failure:
+            failures = [state for state in registry.states.values() if state.state == FAILED]
+            raise LibraryLoadError(package.name, failures, len(chosen)) from first_error
+    except BaseException:
+        _uninstall()
+        detach(package.name, tuple(aliases.guards))
+        raise
+
+
+def _load_or_block(
+    libraries: Sequence[Library],
+    decisions: Mapping[str, Decision],
+    package: Package,
+    aliases: AliasFinder,
+    registry: Registry,
+) -> BaseException | None:
+    """The error of the first library that failed, if one did."""
     first_error: BaseException | None = None
-    for library in manifest.libraries:
+    for library in libraries:
         decision = decisions[library.name]
         if isinstance(decision, Block):
             registry.add(_state(library, BLOCKED, decision.reasons), library.modules)
             continue
         error = _load_or_record(library, package, aliases, registry)
         first_error = first_error or error
-    if first_error is not None and raise_on_failure:
-        _uninstall()
-        detach(package.name, tuple(aliases.guards))
-        failures = [state for state in registry.states.values() if state.state == FAILED]
-        raise LibraryLoadError(package.name, failures, len(chosen)) from first_error
+    return first_error
 
 
 def _install(*finders: AliasFinder | ImportBlocker) -> None:
@@ -328,7 +344,7 @@ def _spec_in(folder: Path, module: str) -> ModuleSpec | None:
 
 
 def _import_guarded(library: Library, package: Package, unresolved: Sequence[str]) -> None:
-    with first_on_path(package.folder), package.guard_of(library)():
+    with package.guard_of(library)():
         module = importlib.import_module(library.module)
         if not lies_below(module, package.folder):
             place = getattr(module, "__file__", None)

@@ -51,7 +51,7 @@ class TorchProxyMetaFinder:
 def use_compat_guard(
     *, enable: bool = True, scope: Iterable[str] | None = None, silent: bool = False
 ) -> Iterator[None]:
-    events.append({"open": sorted(scope), "silent": silent, "path": sys.path[0]})
+    events.append({"open": sorted(scope), "silent": silent, "path": list(sys.path)})
     hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if name == "torch"}
     finder = TorchProxyMetaFinder(set(scope))
     sys.meta_path.insert(0, finder)
