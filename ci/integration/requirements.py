@@ -331,12 +331,9 @@ class _Values:
             self.visit(node.body, _both(condition, test), names)
             self.visit(node.orelse, _both(condition, f"not ({test})"), names)
         elif isinstance(node, ast.Name) and node.id in self._bindings and node.id not in names:
-            for binding in self._bindings[node.id]:
-                self.visit(
-                    binding.value,
-                    _both(condition, binding.condition).removesuffix(" and "),
-                    names | {node.id},
-                )
+            for binding in _in_force(self._bindings[node.id]):
+                inner = _both(condition, binding.condition)
+                self.visit(binding.value, inner, names | {node.id})
         elif (parts := _parts(node)) is not None:
             for part in parts:
                 self.visit(part, condition, names)

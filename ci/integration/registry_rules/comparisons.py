@@ -32,12 +32,12 @@ def compares_numbers(tree: ast.AST) -> bool:
 def _compares(node: ast.AST, names: frozenset[str]) -> bool:
     """``names`` are variables that hold a difference."""
     if isinstance(node, ast.Call):
-        called = _called(node)
-        if called == "approx":
+        name = called(node)
+        if name == "approx":
             return bool(node.args)
-        if called in ("assertLess", "assertLessEqual", "assertGreater"):
+        if name in ("assertLess", "assertLessEqual", "assertGreater"):
             return any(_is_difference(item, names) for item in node.args)
-        return called in _CALLS and not _with_itself(node)
+        return name in _CALLS and not _with_itself(node)
     if isinstance(node, ast.Assert):
         return any(
             any(isinstance(order, _ORDERS) for order in inner.ops)
@@ -60,13 +60,13 @@ def _is_difference(node: ast.expr, names: frozenset[str]) -> bool:
     inside = list(ast.walk(node))
     if any(isinstance(item, ast.Name) and item.id in names for item in inside):
         return True
-    called = {_called(item) for item in inside if isinstance(item, ast.Call)}
-    if any(name.endswith(("diff", "difference", "error")) for name in called):
+    names_called = {called(item) for item in inside if isinstance(item, ast.Call)}
+    if any(name.endswith(("diff", "difference", "error")) for name in names_called):
         return True
     subtracts = any(isinstance(item, ast.BinOp) and isinstance(item.op, ast.Sub) for item in inside)
-    return subtracts and bool(_SIZES & called)
+    return subtracts and bool(_SIZES & names_called)
 
 
-def _called(node: ast.Call) -> str:
+def called(node: ast.Call) -> str:
     """The last part of what is called, also where it is a method of an expression."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

@@ -212,13 +212,10 @@ def applies(requirement: Requirement, python: str, extra: str = "") -> bool:
     return requirement.marker is None or requirement.marker.evaluate(environment)
 
 
-def declared(
-    library: EcosystemLibrary, cell: Cell, what: str = "run_requires"
-) -> tuple[Requirement, ...]:
-    """The declared requirements (``run_requires`` or ``build_requires``) that hold in ``cell``."""
+def declared(library: EcosystemLibrary, cell: Cell, what: str = "run_requires") -> tuple[str, ...]:
+    """The declared requirements (``run_requires`` or ``build_requires``) that hold in ``cell``, as texts."""
     texts = build_utils.requirements(getattr(library, what), target_of(cell))
-    parsed = (Requirement(text) for text in texts)
-    return tuple(item for item in parsed if applies(item, cell.python))
+    return tuple(text for text in texts if applies(Requirement(text), cell.python))
 
 
 def real_run(
@@ -248,20 +245,20 @@ def _with_refusals(facts: RegistryFacts, cache_dir: Path) -> RegistryFacts:
     for cell in facts.cells:
         for requirements in (_all_declared(facts, cell), _all_real(facts, cell)):
             key = (cell.python, requirements)
-            if key not in asked:
+            if requirements and key not in asked:
                 asked[key] = _refusal(cell.python, requirements, cache_dir)
     return replace(facts, refusals=tuple(item for item in asked.values() if item))
 
 
 def _all_declared(facts: RegistryFacts, cell: Cell) -> tuple[str, ...]:
-    found = {str(item) for library in facts.of_cell(cell) for item in declared(library, cell)}
+    found = {text for library in facts.of_cell(cell) for text in declared(library, cell)}
     return _public(cell, found)
 
 
 def _all_real(facts: RegistryFacts, cell: Cell) -> tuple[str, ...]:
     own = {name for library in facts.libraries for name in facts.distributions_of(library)}
     found = {
-        str(item.requirement)
+        item.text
         for library in facts.of_cell(cell)
         for item in real_run(facts, library, cell.python)
         if item.name not in own and not item.requirement.url
@@ -270,8 +267,11 @@ def _all_real(facts: RegistryFacts, cell: Cell) -> tuple[str, ...]:
 
 
 def _public(cell: Cell, found: set[str]) -> tuple[str, ...]:
-    """Without what Paddle's own index alone has: GPU builds, and what Paddle repackages."""
-    names = (*sorted(found), cell.paddle.cpu)
+    """Without what Paddle's own index alone has: GPU builds, and what Paddle repackages.
+
+    Empty where there is nothing to ask for beside Paddle.
+    """
+    names = (*sorted(found), cell.paddle.cpu) if found else ()
     return tuple(
         text
         for text in names

@@ -39,10 +39,10 @@ def _asked(facts: RegistryFacts) -> Iterator[_Asked]:
     seen: set[tuple[str, str]] = set()
     for library in facts.libraries:
         for cell in facts.cells:
-            for requirement in declared(library, cell):
-                if (library.name, str(requirement)) not in seen:
-                    seen.add((library.name, str(requirement)))
-                    yield library.name, requirement, facts.place_of(library)
+            for text in declared(library, cell):
+                if (library.name, text) not in seen:
+                    seen.add((library.name, text))
+                    yield library.name, Requirement(text), facts.place_of(library)
     for item in facts.wheel.run:
         place = DeclarationPlace(f"packages/paddlefleet_ops/{item.place}", item.line)
         yield WHEEL, item.requirement, place

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ci.integration.imports import dotted
-from ci.integration.registry_rules.comparisons import compares_numbers
+from ci.integration.registry_rules.comparisons import called, compares_numbers
 
 PACKAGE = "paddlefleet_ops"
 SINGLE_CARD = "tests/single_card_tests"
@@ -101,7 +101,7 @@ class _Conditions:
         if isinstance(node, ast.Name):
             return self.conditions.get(node.id, _NONE)
         if isinstance(node, ast.Call):
-            match = _GUARD.match(dotted(node.func).rpartition(".")[2])
+            match = _GUARD.match(called(node))
             return frozenset({(match.group(1), True)}) if match else _NONE
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return _flipped(self.of(node.operand))
@@ -147,7 +147,7 @@ class _Conditions:
             return frozenset().union(*(self.mark(item) for item in node.elts))
         if not isinstance(node, ast.Call):
             return frozenset()
-        kind = dotted(node.func).rpartition(".")[2]
+        kind = called(node)
         condition = _argument(node, "condition")
         if condition is None:
             return frozenset()
@@ -347,8 +347,7 @@ class _Reader:
                     self._imported_by_name(node, where)
 
     def _imported_by_name(self, node: ast.Call, where: _Where) -> None:
-        called = dotted(node.func).rpartition(".")[2]
-        if called in ("import_module", "importorskip", "__import__") and node.args:
+        if called(node) in ("import_module", "importorskip", "__import__") and node.args:
             name = node.args[0]
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 self._use(name.value, node.lineno, where)
@@ -383,5 +382,5 @@ def _leaves(body: list[ast.stmt]) -> bool:
     if isinstance(last, ast.Raise):
         return True
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        return dotted(last.value.func).rpartition(".")[2] in _SKIPS
+        return called(last.value) in _SKIPS
     return False

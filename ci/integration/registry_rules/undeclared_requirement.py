@@ -51,12 +51,12 @@ def _missing_at_run(
     }
     own = {name: item for item in facts.libraries for name in facts.distributions_of(item)}
     for cell in cells:
-        given = (*declared(library, cell), *_of_paddle(cell))
+        given = (*map(Requirement, declared(library, cell)), *_of_paddle(cell))
         real = [item for item in real_run(facts, library, cell.python) if item.name not in covered]
         for item in real:
             why = _why(item, given)
             if item.name in own:
-                why = f"is the declared library {own[item.name].name}, on which it does not depend"
+                why = f"is the declared library {own[item.name].name}, and no dependency on it is declared"
             elif item.extra and why and _alternative_is_covered(item, real, given):
                 continue
             if why:
@@ -70,7 +70,7 @@ def _missing_at_build(
     missing: Missing = {}
     base = tuple(Requirement(text) for text in BUILD_BASE)
     for cell in cells:
-        given = (*declared(library, cell, "build_requires"), *base)
+        given = (*map(Requirement, declared(library, cell, "build_requires")), *base)
         for item in facts.metadata.get(library.name, Metadata()).build:
             if item.name in TORCH_BY_COMPAT or not applies(item.requirement, cell.python):
                 continue
@@ -114,11 +114,11 @@ def _why(
         return "is not declared"
     lacking = wanted.extras - {extra for one in same for extra in one.extras}
     if lacking:
-        return f"is declared without the extra {', '.join(sorted(lacking))}"
+        return f"is declared without its extra {', '.join(sorted(lacking))}"
     narrow = joined(one.specifier for one in same)
     if _canonical(wanted) in by_name or wanted.url or allows_all(wanted.specifier, narrow):
         return ""
-    return f"is declared as {str(narrow) or 'any version'}, which admits versions that it refuses"
+    return f"is declared as {str(narrow) or 'any version'}: that admits versions which are refused here"
 
 
 def _alternative_is_covered(
@@ -138,15 +138,11 @@ def _finding(
     facts: RegistryFacts, library: EcosystemLibrary, item: RealRequirement, what: str, why: str
 ) -> Finding:
     level: Level = "warning" if item.condition else "error"
-    when = (
-        f", which its optional group {item.extra!r} holds and its import needs,"
-        if item.extra
-        else ""
-    )
-    when += f", added if `{item.condition}`," if item.condition else ""
+    when = f" (in its optional group {item.extra!r}, and imported at once)" if item.extra else ""
+    when += f" (added if `{item.condition}`)" if item.condition else ""
     return RULE.finding(
         facts.source_place(library, item.place),
-        f"{library.name} requires {item.text}{when} and that {why}",
+        f"{library.name} requires {item.text}{when}, which {why}",
         f"bring {what} of {library.name} into line with it ({facts.place_of(library).place}:"
         f"{facts.place_of(library).line_of(what)}), or take it out of the fork's metadata",
         line=item.line,

@@ -68,8 +68,8 @@ def check(facts: RegistryFacts) -> Iterator[Finding]:
 def _declared_sides(facts: RegistryFacts, cell: Cell) -> Iterator[Side]:
     for library in facts.of_cell(cell):
         where = facts.place_of(library)
-        for item in declared(library, cell):
-            yield Side(library.name, str(item), where.place, where.line_of("run_requires"))
+        for text in declared(library, cell):
+            yield Side(library.name, text, where.place, where.line_of("run_requires"))
     for one in facts.wheel.run:
         if applies(one.requirement, cell.python, one.extra):
             yield Side(WHEEL, one.text, f"packages/paddlefleet_ops/{one.place}", one.line)
@@ -186,9 +186,9 @@ def _owners(facts: RegistryFacts, refusal: Refusal, words: str) -> dict[str, lis
         if cell.python != refusal.python:
             continue
         for side in (*_declared_sides(facts, cell), *_real_sides(facts, cell)):
-            asked = str(side.requirement)
-            if asked in refusal.requirements and _names(words, side.requirement.name):
-                owners.setdefault(asked, set()).add(side.owner)
+            asked = side.text in refusal.requirements
+            if asked and _names(words, side.requirement.name):
+                owners.setdefault(side.text, set()).add(side.owner)
     return {text: sorted(names) for text, names in sorted(owners.items())}
 
 

@@ -2,7 +2,7 @@
 
 The versions that a specifier of PEP 440 admits form intervals whose ends are the versions that it
 names. One version at each end, and one on either side of it, therefore decide; ``packaging`` says of
-each whether it is admitted.
+each whether it is admitted. Pre-releases count only where a specifier names one.
 """
 
 from __future__ import annotations
@@ -54,17 +54,13 @@ def _near(specifier: Specifier) -> Iterator[Version]:
     except InvalidVersion:  # `===` may hold any text
         return
     yield named
-    if named.pre is not None or named.dev is not None:
-        yield Version(f"{named.public}.post1") if named.dev is None else Version(named.base_version)
     if named.post is not None:
-        yield Version(f"{named.epoch}!{named.base_version.split('!')[-1]}.post{named.post + 1}")
+        yield Version(f"{named.base_version}.post{named.post + 1}")
     release = named.release
     bumped = ((*release[:at], release[at] + 1) for at in range(len(release)))
     for end in (release, *bumped):
         for beside in (end, (*end, 0, 0, 0, 0, 1), _below(end)):
-            text = f"{named.epoch}!{'.'.join(map(str, beside))}"
-            yield Version(text)
-            yield Version(f"{text}.dev0")
+            yield Version(f"{named.epoch}!{'.'.join(map(str, beside))}")
 
 
 def _below(release: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,8 +2,9 @@
 
 A launcher starts it, one process for each rank; the exit status of every rank counts:
 
-    python -m paddle.distributed.launch --gpus 0,1 tests/multi_card_tests/templates/test_ep_exchange.py
-    python -m paddle.distributed.launch --nproc_per_node 2 tests/multi_card_tests/templates/test_ep_exchange.py
+    cd tests/multi_card_tests/templates
+    python -m paddle.distributed.launch --gpus 0,1 test_ep_exchange.py
+    python -m paddle.distributed.launch --nproc_per_node 2 test_ep_exchange.py
 
 The second form needs no GPU: gloo on the CPU. NCCL refuses two ranks on one device, so a host with
 fewer devices than ranks takes gloo as well.
@@ -62,6 +63,10 @@ def to_bits(tensor: Any, dtype: str) -> np.ndarray:
 class TestEpExchange(unittest.TestCase):
     """Every test does all its exchanges before it judges, so that ranks stay in step."""
 
+    library: Any
+    rank: int
+    ranks: int
+
     @classmethod
     def setUpClass(cls) -> None:
         from paddlefleet_ops import ep_exchange
@@ -81,20 +86,24 @@ class TestEpExchange(unittest.TestCase):
         return buffer.dispatch(x, paddle.to_tensor(experts), weights)
 
     def test_there_are_several_ranks(self) -> None:
-        self.assertGreaterEqual(self.ranks, 2, "a single rank exchanges nothing: use a launcher")
+        assert self.ranks >= 2, "a single rank exchanges nothing: use a launcher"
 
     def test_what_was_sent_comes_back(self) -> None:
         """With one expert for each token, combine undoes dispatch."""
+        came_back = {}
         for dtype in PAYLOADS:
             buffer = self.buffer()
             got = self.dispatched(buffer, dtype, 1)
             # Adding nothing: a token that went to one rank keeps its bits, those of NaN included.
-            back = to_bits(buffer.combine(got.x, got.handle), dtype)
+            came_back[dtype] = to_bits(buffer.combine(got.x, got.handle), dtype)
+        for dtype, back in came_back.items():
             np.testing.assert_array_equal(back, payload(self.rank, dtype), err_msg=dtype)
 
     def test_every_rank_gets_the_tokens_of_its_experts(self) -> None:
-        for dtype in PAYLOADS:
-            got = to_bits(self.dispatched(self.buffer(), dtype, 2).x, dtype)
+        received = {
+            dtype: to_bits(self.dispatched(self.buffer(), dtype, 2).x, dtype) for dtype in PAYLOADS
+        }
+        for dtype, got in received.items():
             expected = []
             for source in range(self.ranks):
                 experts = chosen_experts(source, self.ranks, 2)
