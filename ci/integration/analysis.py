@@ -73,7 +73,9 @@ class Analysis:
         """The targets whose own content an import needs: not a package that only leads to submodules."""
         targets = self.targets(item)
         package = self.tree.modules.get(item.module)
-        if package is None or not package.is_package or not item.names:
+        if package is None:  # `import package.compiled`: of the package nothing but the way is needed
+            return tuple(name for name in targets if item.names)
+        if not package.is_package or not item.names:
             return targets
         submodules = tuple(name for name in targets if name != item.module)
         of_package = {name for name in item.names if f"{item.module}.{name}" not in submodules}
@@ -98,6 +100,24 @@ class Analysis:
             start = [name for given in asked for name in (given, *_parents(given))]
             known = self._closures[asked] = _closure(self._possible, start)
         return known
+
+    def imports_back(self, name: str, module: str) -> bool:
+        """True when the module ``name`` itself imports ``module`` at init, by whatever way."""
+        known = self._explicit_closures.get(name)
+        if known is None:
+            known = self._explicit_closures[name] = _closure(self._explicit, [name])
+        return module in known
+
+    @cached_property
+    def _explicit_closures(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    @cached_property
+    def _explicit(self) -> Mapping[str, frozenset[str]]:
+        return {
+            name: frozenset(target for item, _ in edges for target in self.needed(item))
+            for name, edges in self.edges.items()
+        }
 
     @cached_property
     def _closures(self) -> dict[tuple[str, ...], frozenset[str]]:
@@ -174,15 +194,20 @@ class Analysis:
             for module in self.tree.own()
             for item in module.imports
             if item.late
-            for target, reached in self._sensitive_targets(item)
+            for target, reached in self._sensitive_targets(module, item)
         )
 
-    def _sensitive_targets(self, item: Import) -> Iterator[tuple[str, bool]]:
-        """The first of what a late import names that needs the proxy; an unreached one comes first."""
+    def _sensitive_targets(self, module: Module, item: Import) -> Iterator[tuple[str, bool]]:
+        """The first of what a late import names that needs the proxy; an unreached one comes first.
+
+        The module itself and the packages around it do not count: they are imported already.
+        """
         if top(item.module) == TORCH:
             yield item.module, False
             return
-        names = [name for name in self.needed(item) if name in self.sensitive]
+        around = {module.name, *_parents(module.name)}
+        needed = (name for name in self.needed(item) if name in self.sensitive)
+        names = [name for name in needed if name not in around]
         names.sort(key=lambda name: name in self.reached)
         if names:
             yield names[0], names[0] in self.reached

@@ -43,7 +43,7 @@ def cycles(analysis: Analysis) -> tuple[Cycle, ...]:
     graph = {
         name: tuple(dict.fromkeys(_steps(analysis, name))) for name in sorted(analysis.reached)
     }
-    parts = [part for part in components(graph) if len(part) > 1 or part[0] in graph[part[0]]]
+    parts = [part for part in components(graph) if len(part) > 1]
     if not parts:
         return ()
     failures = _Play(analysis).run()

@@ -154,9 +154,11 @@ class _Visitor:
         copes = any(_catches_import_error(handler.type) for handler in node.handlers)
         inner = _coping(place) if copes else place
         self.visit(node.body, inner)
+        # What a handler imports is a fall-back too, but nothing catches its own ImportError.
+        outer = replace(inner, copes=place.copes) if copes else place
         for handler in node.handlers:
-            self.visit(handler.body, inner)
-        self.visit(node.orelse, inner)
+            self.visit(handler.body, outer)
+        self.visit(node.orelse, outer)
         self.visit(node.finalbody, place)
 
 

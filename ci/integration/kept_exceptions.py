@@ -22,10 +22,15 @@ _GUARDS = ("use_compat_guard", "use_torch_proxy_guard")
 _COMMENT_REACH = 12  # lines above an import in which a comment still belongs to it
 
 # That a text speaks of the import at all; without it, other words are about something else.
+_PUT_OFF = r"(?:\blaz(?:y|ily)\b|\bdefer\w*|\blate(?:r|ly)?\b|\bcircular|\bcycl\w+|延迟|惰性)"
+_PLACED = r"(?:\bhere\b|\binside\b|\blocal(?:ly)?\b|\b(?:module|top)[- ](?:top|level)\b|局部|顶层)"
+_IMPORT = r"(?:\bimport\w*|导入)"
+_MARK_IN_DOCSTRING = re.compile(
+    rf"{_IMPORT}.{{0,60}}?{_PUT_OFF}|{_PUT_OFF}.{{0,60}}?{_IMPORT}", re.IGNORECASE | re.DOTALL
+)
 _MARK = re.compile(
-    r"\blaz(?:y|ily)|\bdefer|\blate import|\bimport(?:s|ed|ing)? (?:it )?(?:here|late|only|lazily|inside)"
-    r"|\bmodule[- ](?:top|level)|\btop[- ]level|\bcircular|\bproxy|\bcompat\b|延迟|惰性|局部|模块顶层",
-    re.IGNORECASE,
+    rf"{_IMPORT}.{{0,60}}?(?:{_PUT_OFF}|{_PLACED})|(?:{_PUT_OFF}|{_PLACED}).{{0,60}}?{_IMPORT}",
+    re.IGNORECASE | re.DOTALL,
 )
 _ASPECTS = {
     "the reason": re.compile(
@@ -111,10 +116,11 @@ def _text(late: LateImport, functions: tuple[ast.FunctionDef | ast.AsyncFunction
     first = functions[-1].lineno if functions else line
     blocks = [_comment(text) for text in lines[max(first, line - _COMMENT_REACH) - 1 : line]]
     texts = [" ".join(filter(None, blocks))]
-    for function in functions:
-        texts.append(ast.get_docstring(function) or "")
-        texts.append(_comment_above(late.module, function))
-    return "\n".join(text for text in texts if _MARK.search(text))
+    texts += [_comment_above(late.module, function) for function in functions]
+    found = [text for text in texts if _MARK.search(text)]
+    docstrings = (ast.get_docstring(function) or "" for function in functions)
+    found += [text for text in docstrings if _MARK_IN_DOCSTRING.search(text)]
+    return "\n".join(found)
 
 
 def _comment(line: str) -> str:

@@ -58,7 +58,10 @@ class Module:
     @cached_property
     def names(self) -> frozenset[str]:
         """The names that the module's own text binds at its top level."""
-        return frozenset(event for event in events(self.tree.body) if isinstance(event, str))
+        bound = {event for event in events(self.tree.body) if isinstance(event, str)}
+        # `from . import _C` in a package binds what it asks itself for: a compiled submodule.
+        asked = {name for item in self.statements if item.module == self.name for name in item.names}
+        return frozenset(bound - asked)
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
@@ -200,10 +203,12 @@ def read_tree(
                     tests[_place(file, base)] = file
                     continue
                 read = _read(module_name, file, base, is_package=is_package)
-                if isinstance(read, Module):
-                    modules[module_name] = read
-                else:
+                if isinstance(read, Unreadable):
                     unreadable.append(read)
+                elif _is_apart(read):
+                    tests[read.place] = file
+                else:
+                    modules[module_name] = read
     for folder in (root / "tests", root / "test", *extra_tests):
         tests |= {_place(file, base): file for file in sorted(folder.rglob("*.py"))}
     return SourceTree(
@@ -254,6 +259,17 @@ def _files(name: str, path: Path) -> Iterator[tuple[str, Path, bool]]:
 
 def _is_test(relative: Path) -> bool:
     return bool(_TEST_FOLDERS & set(relative.parts[1:-1])) or bool(_TEST_FILE.match(relative.name))
+
+
+def _is_apart(module: Module) -> bool:
+    """True for a build script or a plug-in of pytest inside a package: the loader imports neither."""
+    if module.name.rpartition(".")[2].startswith("setup") and module.holds(b"setup("):
+        return any(top in ("setuptools", "distutils") for top in _init_tops(module))
+    return "pytest" in _init_tops(module)
+
+
+def _init_tops(module: Module) -> set[str]:
+    return {item.module.partition(".")[0] for item in module.statements if item.when == "init"}
 
 
 def _place(path: Path, base: Path) -> str:

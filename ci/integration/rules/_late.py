@@ -41,8 +41,7 @@ def _of_submodule(analysis: Analysis, item: Documented) -> tuple[str, str]:
     late = item.late
     way = " → ".join(analysis.way_to_torch(late.target))
     mend = "import it at the top of the module"
-    hidden = late.module.name in analysis.closure_of([late.target])
-    if hidden:
+    if analysis.imports_back(late.target, late.module.name):
         mend += f"; {late.target} imports this module in turn, so mind the order of imports"
     if late.reached:
         return (
