@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from ci.integration.imports import How, Import, When, absolute, dotted
+from ci.integration.imports import How, Import, Place, StatementVisitor, absolute, dotted
 
 WORDS = re.compile(rb"import_module|__import__|[Ll]azy")
 _LAZY_NAME = re.compile(
     r"_?Lazy\w*(?:Module|Loader|Import|Importer)|lazy_(?:import|module|loader)\w*"
 )
-_LAZY_PACKAGES = ("lazy_loader", "lazy_import", "lazy_object_proxy", "apipkg")
+_LAZY_PACKAGES = ("lazy_loader", "lazy_import", "apipkg")
+_IMPORTERS = ("importlib.import_module", "__import__", "builtins.__import__")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -39,175 +41,148 @@ class Dynamic:
     loaders: tuple[LazyLoader, ...] = ()
 
 
-@dataclass
-class _Found:
-    imports: list[Import] = field(default_factory=list)
-    unknown: list[Import] = field(default_factory=list)
-    loaders: list[LazyLoader] = field(default_factory=list)
-
-
 def dynamic_of(tree: ast.Module, name: str, *, is_package: bool) -> Dynamic:
     """The dynamic imports of the module ``name``."""
     package = name if is_package else name.rpartition(".")[0]
-    reader = _Reader(tree, name, package)
-    reader.read()
-    found = reader.found
-    return Dynamic(tuple(found.imports), tuple(found.unknown), tuple(found.loaders))
+    calls = _Calls(package, {"__name__": (name,), "__package__": (package,)}, _aliases(tree))
+    calls.visit(tree.body, Place())
+    for function, index, where in calls.by_parameter:
+        given = [
+            replace(_at(call, place, "import_module"), module=text)
+            for call, place in calls.module_level
+            if dotted(call.func) == function and len(call.args) > index
+            for text in _texts(call.args[index], calls.names)
+        ]
+        # What the function copes with, its callers do not see.
+        copes = where.copes
+        calls.found += [replace(item, when="fallback") if copes else item for item in given]
+        if not given:
+            calls.unknown.append(where)
+    through = _called_by_getattr(tree)
+    found = (item for item in calls.found if not item.is_statement)
+    return Dynamic(
+        tuple(_through_getattr(found, through)),
+        tuple(_through_getattr(calls.unknown, through)),
+        tuple(calls.loaders),
+    )
 
 
-@dataclass(frozen=True)
-class _Scope:
-    function: str = ""
-    qualified: str = ""
-    parameters: tuple[str, ...] = ()
-    in_getattr: bool = False
-    when: When = "init"
-    copes: bool = False
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+class _Calls(StatementVisitor):
+    """Collects the calls that import, each with the place of its statement."""
 
+    def __init__(
+        self,
+        package: str,
+        names: Mapping[str, tuple[str, ...]],
+        aliases: Mapping[str, str],
+    ) -> None:
+        super().__init__(package)
+        self.names = dict(names)
+        self.unknown: list[Import] = []
+        self.loaders: list[LazyLoader] = []
+        self.by_parameter: list[tuple[str, int, Import]] = []
+        self.module_level: list[tuple[ast.Call, Place]] = []
+        self._aliases = aliases
+        self._parameters: dict[str, tuple[str, ...]] = {}
 
-class _Reader:
-    def __init__(self, tree: ast.Module, name: str, package: str) -> None:
-        self._tree = tree
-        self._texts = {"__name__": (name,), "__package__": (package,)}
-        self._package = package
-        self._aliases = _aliases(tree)
-        self.found = _Found()
+    def visit(self, body: Iterable[ast.stmt], place: Place) -> None:
+        """Look at the expressions of each statement, then go into it."""
+        for node in body:
+            if isinstance(node, _FUNCTIONS):
+                arguments = (*node.args.posonlyargs, *node.args.args)
+                name = f"{place.scope}.{node.name}" if place.scope else node.name
+                self._parameters[name] = tuple(argument.arg for argument in arguments)
+            elif isinstance(node, ast.For):
+                self._bind_loop(node)
+            for call, late in _calls_of(node):
+                inner = replace(place, when="call", function=place.function or "<lambda>")
+                self._call(call, inner if late and place.when == "init" else place)
+            super().visit([node], place)
 
-    def read(self) -> None:
-        self._walk(self._tree, _Scope(names=self._texts))
+    def _bind_loop(self, node: ast.For) -> None:
+        values = [_texts(item, self.names) for item in getattr(node.iter, "elts", ())]
+        if isinstance(node.target, ast.Name) and values and all(values):
+            self.names[node.target.id] = tuple(text for texts in values for text in texts)
 
-    def _walk(self, node: ast.AST, scope: _Scope) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                self._walk(child, self._inside(child, scope))
-            elif isinstance(child, ast.ClassDef):
-                self._walk(child, replace(scope, qualified=_join(scope.qualified, child.name)))
-            elif isinstance(child, ast.For):
-                self._walk(child, self._looping(child, scope))
-            elif isinstance(child, ast.Try):
-                self._walk(child, replace(scope, copes=True))
-            else:
-                if isinstance(child, ast.Call):
-                    self._call(child, scope)
-                self._walk(child, scope)
-
-    def _inside(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope) -> _Scope:
-        qualified = _join(scope.qualified, node.name)
-        arguments = (*node.args.posonlyargs, *node.args.args)
-        in_getattr = scope.in_getattr or qualified == "__getattr__"
-        return replace(
-            scope,
-            function=node.name,
-            qualified=qualified,
-            parameters=tuple(argument.arg for argument in arguments),
-            in_getattr=in_getattr,
-            when="getattr" if in_getattr else "call",
-            copes=False,
-        )
-
-    def _looping(self, node: ast.For, scope: _Scope) -> _Scope:
-        values = [_text_of(item, scope.names) for item in getattr(node.iter, "elts", ())]
-        if not isinstance(node.target, ast.Name) or not values or not all(values):
-            return scope
-        flat = tuple(text for texts in values for text in texts)
-        return replace(scope, names={**scope.names, node.target.id: flat})
-
-    def _call(self, call: ast.Call, scope: _Scope) -> None:
-        name = self._resolved(dotted(call.func))
-        if name in ("importlib.import_module", "__import__", "builtins.__import__"):
-            self._import(call, name.rpartition(".")[2], scope)  # type: ignore[arg-type]
-        elif _is_lazy_loader(name):
-            self.found.loaders.append(LazyLoader(name, call.lineno, call.col_offset + 1))
-
-    def _resolved(self, name: str) -> str:
-        first, dot, rest = name.partition(".")
-        return self._aliases.get(first, first) + dot + rest
-
-    def _import(self, call: ast.Call, how: How, scope: _Scope) -> None:
-        where = _where(call, how, scope)
-        if not call.args:
+    def _call(self, call: ast.Call, place: Place) -> None:
+        if place.when == "typing":
             return
-        target = call.args[0]
-        names = self._absolute(_text_of(target, scope.names), call, how)
+        if not place.function:
+            self.module_level.append((call, place))
+        first, dot, rest = dotted(call.func).partition(".")
+        name = self._aliases.get(first, first) + dot + rest
+        if name in _IMPORTERS:
+            if call.args:
+                self._import(call, place, "__import__" if "__import__" in name else "import_module")
+        elif name.partition(".")[0] in _LAZY_PACKAGES or _LAZY_NAME.fullmatch(
+            name.rpartition(".")[2]
+        ):
+            self.loaders.append(LazyLoader(name, call.lineno, call.col_offset + 1))
+
+    def _import(self, call: ast.Call, place: Place, how: How) -> None:
+        where, target = _at(call, place, how), call.args[0]
+        names = self._absolute(_texts(target, self.names), how)
+        parameters = self._parameters.get(place.function, ())
         if names:
-            self.found.imports += [replace(where, module=name) for name in names]
-            return
-        index = _parameter(target, scope)
-        given = tuple(self._given(scope.function, index)) if index is not None else ()
-        if given:
-            self.found.imports += given
+            self.found += [replace(where, module=name) for name in names]
+        elif isinstance(target, ast.Name) and target.id in parameters:
+            self.by_parameter.append((place.function, parameters.index(target.id), where))
         else:
-            self.found.unknown.append(where)
+            self.unknown.append(where)
 
-    def _absolute(self, names: tuple[str, ...], call: ast.Call, how: How) -> tuple[str, ...]:
-        if how != "import_module":
+    def _absolute(self, names: tuple[str, ...], how: How) -> tuple[str, ...]:
+        if how == "__import__":
             return names
-        found = []
-        for name in names:
-            level = len(name) - len(name.lstrip("."))
-            found.append(absolute(name.lstrip("."), level, self._package) if level else name)
+        levels = ((name.lstrip("."), len(name) - len(name.lstrip("."))) for name in names)
+        found = (absolute(name, level, self.package) if level else name for name, level in levels)
         return tuple(name for name in found if name)
 
-    def _given(self, function: str, index: int) -> Iterator[Import]:
-        """The imports that module-level calls of ``function`` cause with constant arguments."""
-        for node in self._module_level():
-            if not isinstance(node, ast.Call) or dotted(node.func) != function:
-                continue
-            if len(node.args) > index:
-                for name in _text_of(node.args[index], self._texts):
-                    yield replace(_where(node, "import_module", _Scope()), module=name)
 
-    def _module_level(self) -> Iterator[ast.AST]:
-        pending: list[ast.AST] = [self._tree]
-        while pending:
-            node = pending.pop()
-            yield node
-            pending += [
-                child
-                for child in ast.iter_child_nodes(node)
-                if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-            ]
+def _calls_of(node: ast.stmt) -> Iterator[tuple[ast.Call, bool]]:
+    """The calls in a statement's own expressions, each with whether a lambda puts it off."""
+    pending: list[tuple[ast.AST, bool]] = [
+        (child, False) for child in ast.iter_child_nodes(node) if not _is_inner(child)
+    ]
+    while pending:
+        part, late = pending.pop()
+        if isinstance(part, ast.Call):
+            yield part, late
+        inside = late or isinstance(part, ast.Lambda)
+        pending += [(child, inside) for child in ast.iter_child_nodes(part) if not _is_inner(child)]
 
 
-def _where(call: ast.Call, how: How, scope: _Scope) -> Import:
-    when: When = "fallback" if scope.when == "init" and scope.copes else scope.when
+def _is_inner(node: ast.AST) -> bool:
+    return isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case))
+
+
+def _at(call: ast.Call, place: Place, how: How) -> Import:
     return Import(
         module="",
         names=(),
         how=how,
-        when=when,
+        when=place.when,
         line=call.lineno,
         column=call.col_offset + 1,
         last_line=call.end_lineno or call.lineno,
-        function=scope.qualified if scope.function else "",
-        copes=scope.copes,
+        function=place.function,
+        condition=place.condition,
+        contexts=place.contexts,
+        copes=place.copes,
     )
 
 
-def _join(scope: str, name: str) -> str:
-    return f"{scope}.{name}" if scope else name
-
-
-def _parameter(node: ast.expr, scope: _Scope) -> int | None:
-    if isinstance(node, ast.Name) and node.id in scope.parameters:
-        return scope.parameters.index(node.id)
-    return None
-
-
-def _text_of(node: ast.expr, names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _texts(node: ast.expr, names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Every text that an expression may have, as far as constants tell; empty when they do not."""
     if isinstance(node, ast.Constant):
         return (node.value,) if isinstance(node.value, str) else ()
     if isinstance(node, ast.Name):
         return names.get(node.id, ())
     if isinstance(node, ast.JoinedStr):
-        return _product([_text_of(_inner(part), names) for part in node.values])
+        return _product([_texts(_inner(part), names) for part in node.values])
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         # A name that is put together from pieces of constants hides what it is: left to the witness.
-        left, right = _text_of(node.left, names), _text_of(node.right, names)
         plain = isinstance(node.left, ast.Name) or isinstance(node.right, ast.Name)
-        return _product([left, right]) if plain else ()
+        return _product([_texts(node.left, names), _texts(node.right, names)]) if plain else ()
     return ()
 
 
@@ -227,15 +202,25 @@ def _aliases(tree: ast.Module) -> dict[str, str]:
     found = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.asname:
-                    found[alias.asname] = alias.name
+            found.update({alias.asname: alias.name for alias in node.names if alias.asname})
         elif isinstance(node, ast.ImportFrom) and not node.level:
             for alias in node.names:
                 found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
     return found
 
 
-def _is_lazy_loader(name: str) -> bool:
-    top, _, last = name.partition(".")[0], "", name.rpartition(".")[2]
-    return top in _LAZY_PACKAGES or _LAZY_NAME.fullmatch(last) is not None
+def _called_by_getattr(tree: ast.Module) -> frozenset[str]:
+    """The functions that the module's ``__getattr__`` (PEP 562) calls by name."""
+    return frozenset(
+        dotted(call.func)
+        for node in tree.body
+        if isinstance(node, _FUNCTIONS) and node.name == "__getattr__"
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call)
+    )
+
+
+def _through_getattr(imports: Iterable[Import], functions: frozenset[str]) -> Iterator[Import]:
+    for item in imports:
+        through = item.when == "call" and item.function in functions
+        yield replace(item, when="getattr") if through else item

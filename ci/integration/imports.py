@@ -79,7 +79,7 @@ class Import:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Where the visitor is."""
 
     when: When = "init"
@@ -93,51 +93,52 @@ class _Place:
 def imports_of(tree: ast.Module, name: str, *, is_package: bool) -> tuple[Import, ...]:
     """Every import statement of the module ``name``, in the order of the text."""
     package = name if is_package else name.rpartition(".")[0]
-    visitor = _Visitor(package)
-    visitor.visit(tree.body, _Place())
+    visitor = StatementVisitor(package)
+    visitor.visit(tree.body, Place())
     return tuple(visitor.found)
 
 
-class _Visitor:
+class StatementVisitor:
     """Visits statements; those that hold no statement cost one look into a table."""
 
     def __init__(self, package: str) -> None:
-        self._package = package
+        self.package = package
         self.found: list[Import] = []
 
-    def visit(self, body: Iterable[ast.stmt], place: _Place) -> None:
+    def visit(self, body: Iterable[ast.stmt], place: Place) -> None:
+        """Collect the imports of ``body``, which is at ``place``."""
         for node in body:
             handler = _HANDLERS.get(type(node))
             if handler is not None:
                 handler(self, node, place)
 
-    def plain(self, node: ast.Import, place: _Place) -> None:
+    def _plain(self, node: ast.Import, place: Place) -> None:
         for alias in node.names:
             self.found.append(_import(node, alias.name, (), "import", place))
 
-    def from_(self, node: ast.ImportFrom, place: _Place) -> None:
-        module = absolute(node.module or "", node.level, self._package)
+    def _from(self, node: ast.ImportFrom, place: Place) -> None:
+        module = absolute(node.module or "", node.level, self.package)
         names = tuple(alias.name for alias in node.names)
         self.found.append(_import(node, module, names, "from", place))
 
-    def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: _Place) -> None:
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: Place) -> None:
         self.visit(node.body, _in_function(node, place))
 
-    def class_(self, node: ast.ClassDef, place: _Place) -> None:
+    def _class(self, node: ast.ClassDef, place: Place) -> None:
         self.visit(node.body, replace(place, scope=_joined(place.scope, node.name)))
 
-    def with_(self, node: ast.With | ast.AsyncWith, place: _Place) -> None:
+    def _with(self, node: ast.With | ast.AsyncWith, place: Place) -> None:
         self.visit(node.body, _in_with(node, place))
 
-    def loop(self, node: ast.For | ast.AsyncFor | ast.While, place: _Place) -> None:
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, place: Place) -> None:
         self.visit(node.body, place)
         self.visit(node.orelse, place)
 
-    def match(self, node: ast.Match, place: _Place) -> None:
+    def _match(self, node: ast.Match, place: Place) -> None:
         for case in node.cases:
             self.visit(case.body, _under(place, lambda: f"match {ast.unparse(node.subject)}"))
 
-    def if_(self, node: ast.If, place: _Place) -> None:
+    def _if(self, node: ast.If, place: Place) -> None:
         then, otherwise = _branches(node.test, place)
         start = len(self.found)
         self.visit(node.body, then)
@@ -150,7 +151,7 @@ class _Visitor:
             if item.when == "condition" and item.module.partition(".")[0] in common:
                 self.found[index] = replace(item, when=place.when, condition=place.condition)
 
-    def try_(self, node: ast.Try, place: _Place) -> None:
+    def _try(self, node: ast.Try, place: Place) -> None:
         copes = any(_catches_import_error(handler.type) for handler in node.handlers)
         inner = _coping(place) if copes else place
         self.visit(node.body, inner)
@@ -162,23 +163,23 @@ class _Visitor:
         self.visit(node.finalbody, place)
 
 
-_HANDLERS: dict[type, Callable[[_Visitor, Any, _Place], None]] = {
-    ast.Import: _Visitor.plain,
-    ast.ImportFrom: _Visitor.from_,
-    ast.FunctionDef: _Visitor.function,
-    ast.AsyncFunctionDef: _Visitor.function,
-    ast.ClassDef: _Visitor.class_,
-    ast.With: _Visitor.with_,
-    ast.AsyncWith: _Visitor.with_,
-    ast.For: _Visitor.loop,
-    ast.AsyncFor: _Visitor.loop,
-    ast.While: _Visitor.loop,
-    ast.Match: _Visitor.match,
-    ast.If: _Visitor.if_,
-    ast.Try: _Visitor.try_,
+_HANDLERS: dict[type, Callable[[StatementVisitor, Any, Place], None]] = {
+    ast.Import: StatementVisitor._plain,
+    ast.ImportFrom: StatementVisitor._from,
+    ast.FunctionDef: StatementVisitor._function,
+    ast.AsyncFunctionDef: StatementVisitor._function,
+    ast.ClassDef: StatementVisitor._class,
+    ast.With: StatementVisitor._with,
+    ast.AsyncWith: StatementVisitor._with,
+    ast.For: StatementVisitor._loop,
+    ast.AsyncFor: StatementVisitor._loop,
+    ast.While: StatementVisitor._loop,
+    ast.Match: StatementVisitor._match,
+    ast.If: StatementVisitor._if,
+    ast.Try: StatementVisitor._try,
 }
 if sys.version_info >= (3, 11):
-    _HANDLERS[ast.TryStar] = _Visitor.try_
+    _HANDLERS[ast.TryStar] = StatementVisitor._try
 
 
 def _conditional(imports: Iterable[Import]) -> set[str]:
@@ -186,7 +187,7 @@ def _conditional(imports: Iterable[Import]) -> set[str]:
 
 
 def _import(
-    node: ast.Import | ast.ImportFrom, module: str, names: tuple[str, ...], how: How, place: _Place
+    node: ast.Import | ast.ImportFrom, module: str, names: tuple[str, ...], how: How, place: Place
 ) -> Import:
     return Import(
         module=module,
@@ -218,7 +219,7 @@ def _joined(scope: str, name: str) -> str:
     return f"{scope}.{name}" if scope else name
 
 
-def _in_function(node: ast.FunctionDef | ast.AsyncFunctionDef, place: _Place) -> _Place:
+def _in_function(node: ast.FunctionDef | ast.AsyncFunctionDef, place: Place) -> Place:
     name = _joined(place.scope, node.name)
     when: When = place.when if place.when in ("typing", "main") else "call"
     if place.when == "getattr" or (name == "__getattr__" and when == "call"):
@@ -228,7 +229,7 @@ def _in_function(node: ast.FunctionDef | ast.AsyncFunctionDef, place: _Place) ->
     )
 
 
-def _under(place: _Place, condition: Callable[[], str]) -> _Place:
+def _under(place: Place, condition: Callable[[], str]) -> Place:
     if place.when not in ("init", "condition"):
         return place
     text = condition()
@@ -236,12 +237,12 @@ def _under(place: _Place, condition: Callable[[], str]) -> _Place:
     return replace(place, when="condition", condition=both)
 
 
-def _coping(place: _Place) -> _Place:
+def _coping(place: Place) -> Place:
     when: When = "fallback" if place.when in ("init", "condition") else place.when
     return replace(place, when=when, copes=True)
 
 
-def _branches(test: ast.expr, place: _Place) -> tuple[_Place, _Place]:
+def _branches(test: ast.expr, place: Place) -> tuple[Place, Place]:
     """The places of the two branches of ``if test``."""
     verdict = _verdict(test)
     if verdict == "typing":
@@ -284,7 +285,7 @@ def _catches_import_error(caught: ast.expr | None) -> bool:
     return any(dotted(kind).rpartition(".")[2] in _IMPORT_ERRORS for kind in kinds)
 
 
-def _in_with(node: ast.With | ast.AsyncWith, place: _Place) -> _Place:
+def _in_with(node: ast.With | ast.AsyncWith, place: Place) -> Place:
     names = []
     copes = False
     for item in node.items:
