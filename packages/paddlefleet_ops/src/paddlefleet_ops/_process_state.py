@@ -171,7 +171,7 @@ def _module_values(module: object) -> dict[str, Any]:
     """
     if not issubclass(type(module), ModuleType):
         return {}
-    values: dict[str, Any] = ModuleType.__getattribute__(module, "__dict__")  # type: ignore[arg-type]
+    values: dict[str, Any] = ModuleType.__getattribute__(module, "__dict__")
     return values
 
 
