@@ -21,7 +21,7 @@ def check(facts: RegistryFacts) -> Iterator[Finding]:
     for library in facts.libraries:
         declared = facts.place_of(library)
         for entry in library.compat_scope:
-            if "." in entry and top(entry) not in library.compat_scope:
+            if top(entry) not in library.compat_scope:
                 yield RULE.finding(
                     declared.place,
                     f"the compat scope of {library.name} holds {entry!r} but not {top(entry)!r}, which "

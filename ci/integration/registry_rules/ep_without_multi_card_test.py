@@ -20,7 +20,10 @@ LEAST_GPUS = 2
 
 
 def check(facts: RegistryFacts) -> Iterator[Finding]:
-    """A library of kind ``ep_comm`` needs one test that uses it, is guarded by it, and gets its GPUs."""
+    """A library of kind ``ep_comm`` needs one test that is guarded by it and gets its GPUs.
+
+    A test may use the library through a layer above it, so that its guard alone tells whose test it is.
+    """
     for library in facts.libraries:
         if library.kind != "ep_comm":
             continue
@@ -45,7 +48,9 @@ _Problem = tuple[str, int, str, str]
 
 
 def _uses(test: SuiteFile, library: EcosystemLibrary) -> bool:
-    return any(use.module in library.modules for use in test.uses)
+    return library.availability in test.guards or any(
+        use.module in library.modules for use in test.uses
+    )
 
 
 def _no_test(library: EcosystemLibrary) -> _Problem:

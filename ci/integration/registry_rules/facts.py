@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -34,14 +35,18 @@ from ci.registry import (
     target_of,
 )
 
+Kind = Literal["declared", "real"]
 DECLARATIONS = "packages/paddlefleet_ops/build_utils.py"
 WHEEL = "the wheel"
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """What uv said when it was asked for all ``requirements`` of one Python together."""
+    """What uv said when it was asked for all ``requirements`` of one Python together: the declared ones, or
+    those of the libraries' own metadata (``real``).
+    """
 
+    kind: Kind
     python: str
     requirements: tuple[str, ...]
     message: str
@@ -118,13 +123,15 @@ def gather(
     root: Path = REPOSITORY,
     *,
     declarations: Sequence[Path] = (),
+    analyses: Mapping[str, Analysis] | None = None,
     online: bool = False,
     cache_dir: Path | None = None,
 ) -> RegistryFacts:
     """Look everything up that the rules need.
 
     ``sources`` are folders to read instead of a library's own; those libraries need no checked-out
-    submodule. ``declarations`` are further files with declarations. ``online`` asks the package index,
+    submodule. ``declarations`` are further files with declarations, ``analyses`` what was read of libraries
+    already, so that it is not read again. ``online`` asks the package index,
     through uv, whether the requirements of each Python can be met together, and keeps locks in
     ``cache_dir``. Raises :class:`~ci.errors.ConfigError` for a matrix or a table of tests that cannot be
     read, and :class:`~ci.errors.InfrastructureError` when the index does not answer.
@@ -143,7 +150,7 @@ def gather(
         ),
         metadata=metadata,
         imported={
-            item.name: _imported(item, folders[item.name])
+            item.name: _imported((analyses or {}).get(item.name) or _read(item, folders[item.name]))
             for item in libraries
             if any(one.extra for one in metadata.get(item.name, Metadata()).run)
         },
@@ -177,13 +184,16 @@ def _places(root: Path, declarations: Sequence[Path]) -> dict[str, DeclarationPl
     return found
 
 
-def _imported(library: EcosystemLibrary, folder: Path) -> frozenset[str]:
-    """The top-level modules that importing ``library`` imports whatever holds."""
-    tree = read_tree(library.name, folder, locate(folder, library.modules))
+def _read(library: EcosystemLibrary, folder: Path) -> Analysis:
+    return Analysis(read_tree(library.name, folder, locate(folder, library.modules)))
+
+
+def _imported(analysis: Analysis) -> frozenset[str]:
+    """The top-level modules that importing a library imports whatever holds."""
     return frozenset(
         top(item.module)
-        for name in Analysis(tree).definite
-        for item in tree.modules[name].imports
+        for name in analysis.definite
+        for item in analysis.tree.modules[name].imports
         if item.when == "init"
     )
 
@@ -240,13 +250,18 @@ def real_run(
 # --- the package index ----------------------------------------------------------------------------
 
 
+_All = Callable[[RegistryFacts, Cell], tuple[str, ...]]
+
+
 def _with_refusals(facts: RegistryFacts, cache_dir: Path) -> RegistryFacts:
-    asked: dict[tuple[str, tuple[str, ...]], Refusal | None] = {}
+    asked: dict[tuple[Kind, str, tuple[str, ...]], Refusal | None] = {}
+    kinds: tuple[tuple[Kind, _All], ...] = (("declared", _all_declared), ("real", _all_real))
     for cell in facts.cells:
-        for requirements in (_all_declared(facts, cell), _all_real(facts, cell)):
-            key = (cell.python, requirements)
+        for kind, all_of in kinds:
+            requirements = all_of(facts, cell)
+            key = (kind, cell.python, requirements)
             if requirements and key not in asked:
-                asked[key] = _refusal(cell.python, requirements, cache_dir)
+                asked[key] = _refusal(kind, cell.python, requirements, cache_dir)
     return replace(facts, refusals=tuple(item for item in asked.values() if item))
 
 
@@ -279,9 +294,11 @@ def _public(cell: Cell, found: set[str]) -> tuple[str, ...]:
     )
 
 
-def _refusal(python: str, requirements: tuple[str, ...], cache_dir: Path) -> Refusal | None:
+def _refusal(
+    kind: Kind, python: str, requirements: tuple[str, ...], cache_dir: Path
+) -> Refusal | None:
     try:
         lock_for(requirements, python, "import", cache_dir)
     except ConfigError as error:
-        return Refusal(python, requirements, error.message, tuple(error.details))
+        return Refusal(kind, python, requirements, error.message, tuple(error.details))
     return None

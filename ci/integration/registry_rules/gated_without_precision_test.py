@@ -17,24 +17,25 @@ RULE = Rule(
 
 
 def check(facts: RegistryFacts) -> Iterator[Finding]:
-    """Communication libraries are left to their multi-card test, which compares bits."""
+    """Communication libraries are left to their multi-card test, which compares bits.
+
+    A test may use the library through a layer above it, so that its guard alone tells whose test it is.
+    """
     for library in facts.libraries:
         if not library.requires.capability or library.kind == "ep_comm":
             continue
         tests = [
             item
             for item in facts.suites
-            if not item.multi_card
-            and library.availability in item.guards
-            and any(use.module in library.modules for use in item.uses)
+            if not item.multi_card and library.availability in item.guards
         ]
         if any(item.compares for item in tests):
             continue
         declared = facts.place_of(library)
         lacks = (
-            f"{tests[0].place} uses it and compares no numbers"
+            f"{tests[0].place} is guarded by it and compares no numbers"
             if tests
-            else f"no guarded test below {SINGLE_CARD} uses it"
+            else f"no test below {SINGLE_CARD} is guarded by it"
         )
         yield RULE.finding(
             tests[0].place if tests else declared.place,

@@ -83,81 +83,122 @@ def read_suite_file(source: bytes | str, place: str) -> SuiteFile:
 
 
 # --- conditions -----------------------------------------------------------------------------------
-# A condition is told as pairs (availability, polarity): `not is_x_available()` is (x, False).
 
-_Pairs = frozenset[tuple[str, bool]]
-_NONE: _Pairs = frozenset()
+_Names = frozenset[str]
+_NO_NAMES: _Names = frozenset()
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What a missing library makes of a condition: it is surely true without those of ``true_without``,
+    surely false without those of ``false_without``; ``None`` stands for every library.
+    """
+
+    true_without: _Names | None = _NO_NAMES
+    false_without: _Names | None = _NO_NAMES
+
+    def negated(self) -> _Meaning:
+        """The meaning of ``not`` it."""
+        return _Meaning(self.false_without, self.true_without)
+
+
+_UNKNOWN = _Meaning()
+_CONSTANT = {True: _Meaning(None, _NO_NAMES), False: _Meaning(_NO_NAMES, None)}
+
+
+def _any_of(sets: Iterable[_Names | None]) -> _Names | None:
+    found: _Names = _NO_NAMES
+    for one in sets:
+        if one is None:
+            return None
+        found |= one
+    return found
+
+
+def _all_of(sets: Iterable[_Names | None]) -> _Names | None:
+    found: _Names | None = None
+    for one in sets:
+        found = one if found is None else found if one is None else found & one
+    return found
 
 
 @dataclass(frozen=True)
 class _Conditions:
     """Module-level names that hold a condition, or a mark that skips without some libraries."""
 
-    conditions: Mapping[str, _Pairs] = field(default_factory=dict)
-    marks: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    meanings: Mapping[str, _Meaning] = field(default_factory=dict)
+    marks: Mapping[str, _Names] = field(default_factory=dict)
 
-    def of(self, node: ast.expr) -> _Pairs:
-        """What a condition says of availabilities."""
+    def of(self, node: ast.expr) -> _Meaning:
+        """The meaning of a condition."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+            return _CONSTANT[node.value]
         if isinstance(node, ast.Name):
-            return self.conditions.get(node.id, _NONE)
+            return self.meanings.get(node.id, _UNKNOWN)
         if isinstance(node, ast.Call):
             match = _GUARD.match(called(node))
-            return frozenset({(match.group(1), True)}) if match else _NONE
+            return _Meaning(_NO_NAMES, frozenset({match.group(1)})) if match else _UNKNOWN
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return _flipped(self.of(node.operand))
+            return self.of(node.operand).negated()
         if isinstance(node, ast.BoolOp):
-            return frozenset().union(*(self.of(value) for value in node.values))
-        if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            return self._compared(node)
-        return _NONE
+            return self._joined(node)
+        return self._compared(node) if isinstance(node, ast.Compare) else _UNKNOWN
 
-    def _compared(self, node: ast.Compare) -> _Pairs:
+    def _joined(self, node: ast.BoolOp) -> _Meaning:
+        parts = [self.of(value) for value in node.values]
+        true, false = [one.true_without for one in parts], [one.false_without for one in parts]
+        if isinstance(node.op, ast.And):
+            return _Meaning(_all_of(true), _any_of(false))
+        return _Meaning(_any_of(true), _all_of(false))
+
+    def _compared(self, node: ast.Compare) -> _Meaning:
         """``is_x_available() is False`` and its like."""
-        (other,) = node.comparators
-        if not isinstance(other, ast.Constant) or not isinstance(other.value, bool):
-            return _NONE
+        other = node.comparators[0]
+        if len(node.ops) > 1 or not isinstance(other, ast.Constant):
+            return _UNKNOWN
+        if not isinstance(other.value, bool):
+            return _UNKNOWN
         same = isinstance(node.ops[0], (ast.Is, ast.Eq)) == other.value
-        return self.of(node.left) if same else _flipped(self.of(node.left))
+        return self.of(node.left) if same else self.of(node.left).negated()
 
-    def absent(self, node: ast.expr) -> frozenset[str]:
-        """The availabilities without which the condition holds for sure.
+    def absent(self, node: ast.expr) -> _Names:
+        """The availabilities without any of which the condition surely holds."""
+        return self.of(node).true_without or _NO_NAMES
 
-        ``not a() or not b()`` gives both, ``not a() and slow`` gives none.
-        """
-        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
-            parts = [self.absent(value) for value in node.values]
-            return frozenset.intersection(*parts)
-        if isinstance(node, ast.BoolOp):
-            return frozenset().union(*(self.absent(value) for value in node.values))
-        return frozenset(name for name, polarity in self.of(node) if not polarity)
+    def present(self, node: ast.expr) -> _Names:
+        """The availabilities that are surely there where the condition holds."""
+        return self.of(node).false_without or _NO_NAMES
 
-    def present(self, node: ast.expr) -> frozenset[str]:
-        """The availabilities that hold for sure where the condition does: the mirror of ``absent``."""
-        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
-            return frozenset.intersection(*(self.present(value) for value in node.values))
-        if isinstance(node, ast.BoolOp):
-            return frozenset().union(*(self.present(value) for value in node.values))
-        return frozenset(name for name, polarity in self.of(node) if polarity)
-
-    def mark(self, node: ast.expr) -> frozenset[str]:
+    def mark(self, node: ast.expr) -> _Names:
         """The availabilities that a mark or a decorator skips without."""
         if isinstance(node, ast.Name):
-            return self.marks.get(node.id, frozenset())
+            return self.marks.get(node.id, _NO_NAMES)
         if isinstance(node, (ast.List, ast.Tuple)):
-            return frozenset().union(*(self.mark(item) for item in node.elts))
+            return _NO_NAMES.union(*(self.mark(item) for item in node.elts))
         if not isinstance(node, ast.Call):
-            return frozenset()
-        kind = called(node)
+            return _NO_NAMES
         condition = _argument(node, "condition")
         if condition is None:
-            return frozenset()
-        if kind in ("skipif", "skipIf"):
+            return _NO_NAMES
+        if called(node) in ("skipif", "skipIf"):
             return self.absent(condition)
-        return self.present(condition) if kind == "skipUnless" else frozenset()
+        return self.present(condition) if called(node) == "skipUnless" else _NO_NAMES
 
-
-def _flipped(pairs: _Pairs) -> _Pairs:
-    return frozenset((name, not polarity) for name, polarity in pairs)
+    def with_value(self, names: Iterable[str], value: ast.expr) -> _Conditions:
+        """These, and ``names`` with what they mean; a second value leaves what both have in common."""
+        meaning, mark = self.of(value), self.mark(value)
+        meanings, marks = dict(self.meanings), dict(self.marks)
+        for name in names:
+            before = meanings.get(name)
+            if before is None:
+                meanings[name] = meaning
+            else:
+                meanings[name] = _Meaning(
+                    _all_of((before.true_without, meaning.true_without)),
+                    _all_of((before.false_without, meaning.false_without)),
+                )
+            marks[name] = marks.get(name, mark) & mark
+        return _Conditions(meanings, marks)
 
 
 def _argument(node: ast.Call, name: str) -> ast.expr | None:
@@ -168,16 +209,20 @@ def _argument(node: ast.Call, name: str) -> ast.expr | None:
 def _conditions(tree: ast.Module) -> _Conditions:
     """The module-level names that hold conditions and marks, in the order of the file."""
     known = _Conditions()
-    for node in tree.body:
-        if not isinstance(node, ast.Assign):
-            continue
-        names = [item.id for item in node.targets if isinstance(item, ast.Name)]
-        pairs, mark = known.of(node.value), known.mark(node.value)
-        known = _Conditions(
-            {**known.conditions, **dict.fromkeys(names, pairs)},
-            {**known.marks, **dict.fromkeys(names, mark)},
-        )
+    for node in _module_level(tree.body):
+        if isinstance(node, ast.Assign):
+            names = [item.id for item in node.targets if isinstance(item, ast.Name)]
+            known = known.with_value(names, node.value)
     return known
+
+
+def _module_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements outside of functions and classes, those of inner blocks included."""
+    for node in body:
+        yield node
+        if isinstance(node, (ast.Try, ast.If, ast.With)):
+            handlers = [line for item in getattr(node, "handlers", ()) for line in item.body]
+            yield from _module_level((*node.body, *handlers, *getattr(node, "orelse", ())))
 
 
 # --- uses -----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -14,6 +14,7 @@ from ci.findings import Finding
 from ci.integration.registry_rules.facts import (
     DECLARATIONS,
     WHEEL,
+    Kind,
     Refusal,
     RegistryFacts,
     applies,
@@ -47,6 +48,10 @@ class Side:
 
 
 Group = tuple[Side, ...]
+_SAY: Mapping[Kind, str] = {
+    "declared": "the declarations say",
+    "real": "the libraries' own metadata say",
+}
 
 
 def check(facts: RegistryFacts) -> Iterator[Finding]:
@@ -55,14 +60,18 @@ def check(facts: RegistryFacts) -> Iterator[Finding]:
     The declared requirements and those of the libraries' own metadata are judged apart: the first end
     in the wheel, the second are what the code was written against.
     """
-    for kind, sides_of in (("declared", _declared_sides), ("real", _real_sides)):
+    for kind in _SAY:
         found: dict[Group, list[Cell]] = {}
         for cell in facts.cells:
-            for group in _conflicts(sides_of(facts, cell)):
+            for group in _conflicts(_sides(kind, facts, cell)):
                 found.setdefault(group, []).append(cell)
         for group, cells in found.items():
             yield _finding(kind, group, cells, len(facts.cells))
     yield from _refused(facts)
+
+
+def _sides(kind: Kind, facts: RegistryFacts, cell: Cell) -> Iterator[Side]:
+    return (_declared_sides if kind == "declared" else _real_sides)(facts, cell)
 
 
 def _declared_sides(facts: RegistryFacts, cell: Cell) -> Iterator[Side]:
@@ -119,7 +128,7 @@ def _smallest(sides: Iterable[Side]) -> Group:
     return tuple(kept)
 
 
-def _finding(kind: str, group: Group, cells: list[Cell], all_cells: int) -> Finding:
+def _finding(kind: Kind, group: Group, cells: list[Cell], all_cells: int) -> Finding:
     texts: dict[str, dict[str, list[str]]] = {}
     for side in group:
         alike = texts.setdefault(str(side.requirement.specifier), {})
@@ -129,12 +138,11 @@ def _finding(kind: str, group: Group, cells: list[Cell], all_cells: int) -> Find
         for alike in texts.values()
     )
     where = "" if len(cells) == all_cells else f" (in {', '.join(cell.id for cell in cells)})"
-    what = "the declarations say" if kind == "declared" else "the libraries' own metadata say"
     first = next((side for side in group if side.owner != WHEEL), group[0])
     name = canonicalize_name(first.requirement.name)
     return RULE.finding(
         first.place,
-        f"{what} that {both}: no version of {name} meets both{where}",
+        f"{_SAY[kind]} that {both}: no version of {name} meets both{where}",
         "agree on one version: change a declaration, move a fork to it, or keep one of the libraries out "
         "of the cells of the other",
         line=first.line,
@@ -157,39 +165,34 @@ def _list(names: list[str]) -> str:
 def _refused(facts: RegistryFacts) -> Iterator[Finding]:
     for refusal in facts.refusals:
         words = " ".join(" ".join(refusal.words).split())
-        owners = _owners(facts, refusal, words)
-        behind = "; ".join(f"{text} of {_list(names)}" for text, names in owners.items())
-        first = next(
-            (
-                item
-                for item in facts.libraries
-                if any(item.name in names for names in owners.values())
-            ),
-            None,
+        named = _named_by(facts, refusal, words)
+        texts = dict.fromkeys(side.text for side in named)
+        behind = "; ".join(
+            f"{text} of {_list([side.owner for side in named if side.text == text])}"
+            for text in texts
         )
-        place = facts.place_of(first) if first else None
+        first = named[0] if named else Side("", "", DECLARATIONS, 0)
         yield RULE.finding(
-            place.place if place else DECLARATIONS,
-            f"{refusal.message}, for Python {refusal.python}; behind it: {behind or 'not named'}. "
-            f"uv says: {words}",
-            "change a declaration so that they can be met, or leave a library out with --libs",
-            line=place.line_of("run_requires") if place else 0,
-            library=first.name if first else "",
-            subject=f"index: Python {refusal.python}: {behind or words}",
+            first.place,
+            f"uv refuses what {_SAY[refusal.kind]} for Python {refusal.python} ({refusal.message}); "
+            f"behind it: {behind or 'no requirement that is named'}. uv: {words}",
+            "agree on one version: change a declaration, or move a fork to it",
+            line=first.line,
+            library="" if first.owner == WHEEL else first.owner,
+            subject=f"index, {refusal.kind}, Python {refusal.python}: {behind or words}",
         )
 
 
-def _owners(facts: RegistryFacts, refusal: Refusal, words: str) -> dict[str, list[str]]:
-    """The asked requirements whose distributions uv names, each with the libraries that ask for it."""
-    owners: dict[str, set[str]] = {}
-    for cell in facts.cells:
-        if cell.python != refusal.python:
-            continue
-        for side in (*_declared_sides(facts, cell), *_real_sides(facts, cell)):
-            asked = side.text in refusal.requirements
-            if asked and _names(words, side.requirement.name):
-                owners.setdefault(side.text, set()).add(side.owner)
-    return {text: sorted(names) for text, names in sorted(owners.items())}
+def _named_by(facts: RegistryFacts, refusal: Refusal, words: str) -> Group:
+    """The sides that were asked for and whose distributions uv names in its refusal."""
+    found = {
+        side
+        for cell in facts.cells
+        if cell.python == refusal.python
+        for side in _sides(refusal.kind, facts, cell)
+        if side.text in refusal.requirements and _names(words, side.requirement.name)
+    }
+    return tuple(sorted(found, key=lambda side: (side.text, side.owner)))
 
 
 def _names(words: str, distribution: str) -> bool:

@@ -522,9 +522,6 @@ PRECISION_FAULTS = {
     "another library": {CUSTOM_OPS: PRECISE.replace("alpha", "beta")},
     "no guard": {CUSTOM_OPS: PRECISE.replace("pytestmark", "mark")},
     "in the multi-card tests": {TEST: PRECISE},
-    "without the library": {
-        CUSTOM_OPS: PRECISE.replace("from paddlefleet_ops import alpha", "alpha = reference()")
-    },
 }
 
 
@@ -539,6 +536,17 @@ def test_a_gated_library_without_a_precision_test(
     assert found.library == "alpha"
     if name in ("no comparison", "with itself"):
         assert found.place == CUSTOM_OPS
+
+
+def test_a_precision_test_through_the_layer_above_counts(scratch: Any, make_library: Make) -> None:
+    text = PRECISE.replace("from paddlefleet_ops import alpha", "alpha = upper.layer").replace(
+        "pytestmark = pytest.mark.skipif(not paddlefleet_ops", "ready = (paddlefleet_ops"
+    )
+    text = text.replace(', reason="r")', " and upper.kernel is not None)\n", 1)
+    text = text.replace("def test", '@unittest.skipUnless(ready, "r")\ndef test')
+    scratch.write(CUSTOM_OPS, text)
+    library = make_library(kind="cuda_extension", requires=Requires(capability=">=9.0"))
+    assert scratch.findings(gated_without_precision_test, library) == []
 
 
 def test_a_gated_library_with_a_precision_test(scratch: Any, make_library: Make) -> None:

@@ -123,6 +123,18 @@ GUARDED = {
         def test():
             made()
         """,
+    "a condition worked out in a try": """
+        import unittest
+        try:
+            import paddlefleet_ops
+            HAS = paddlefleet_ops.is_alpha_available() and layer.kernel is not None
+        except (ImportError, RuntimeError):
+            HAS = False
+        @unittest.skipUnless(CUDA and HAS, "r")
+        class T(unittest.TestCase):
+            def test(self):
+                paddlefleet_ops.alpha.run()
+        """,
     "coping import and a guard": """
         import pytest
         from paddlefleet_ops import is_alpha_available
@@ -152,6 +164,23 @@ UNGUARDED = {
     "and": """
         import paddlefleet_ops, pytest
         @pytest.mark.skipif(SLOW and not paddlefleet_ops.is_alpha_available(), reason="r")
+        def test():
+            from paddlefleet_ops import alpha
+        """,
+    "either of two": """
+        import paddlefleet_ops, pytest
+        EITHER = paddlefleet_ops.is_alpha_available() or paddlefleet_ops.is_beta_available()
+        @pytest.mark.skipif(not EITHER, reason="r")
+        def test():
+            from paddlefleet_ops import alpha
+        """,
+    "a condition that may be true without it": """
+        import paddlefleet_ops, pytest
+        if ASKED:
+            HAS = paddlefleet_ops.is_alpha_available()
+        else:
+            HAS = True
+        @pytest.mark.skipif(not HAS, reason="r")
         def test():
             from paddlefleet_ops import alpha
         """,
