@@ -151,7 +151,8 @@ class AliasFinder:
 def attach(package: str, tops: Sequence[str]) -> dict[str, ModuleType]:
     """Give every imported module of the libraries ``tops`` its second name below ``package``.
 
-    Each has the loader of its file afterwards. Returns the top-level modules by name, to be set as attributes of the package.
+    Each has the loader of its file afterwards. Returns the top-level modules by name, to be set as
+    attributes of the package.
     """
     for name, module in list(sys.modules.items()):
         if module is not None and name.partition(".")[0] in tops:

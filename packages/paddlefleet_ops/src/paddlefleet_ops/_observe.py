@@ -49,22 +49,28 @@ def observe(paddle: Any, *, with_capability: bool) -> Environment:
     device and is asked for only ``with_capability``, because asking initialises the CUDA runtime; a
     question that cannot be answered becomes the reason ``no_gpu`` and never an error.
     """
-    cuda = _cuda_version(paddle)
+    cuda, no_cuda = _cuda_version(paddle)
     capabilities: tuple[tuple[int, int], ...] = ()
-    no_gpu = "this Paddle was built without CUDA"
+    no_gpu = no_cuda
     if cuda is not None and with_capability:
         capabilities, no_gpu = _capability(paddle)
     return Environment(
-        python=sys.version_info[:2], cuda=cuda, capabilities=capabilities, no_gpu=no_gpu
+        python=sys.version_info[:2],
+        cuda=cuda,
+        capabilities=capabilities,
+        no_gpu=no_gpu,
+        no_cuda=no_cuda,
     )
 
 
-def _cuda_version(paddle: Any) -> Version | None:
+def _cuda_version(paddle: Any) -> tuple[Version | None, str]:
     """``paddle.version.cuda()`` is the text ``"False"`` in a build without CUDA."""
+    without = "this Paddle was built without CUDA"
     try:
-        return parse_version(str(paddle.version.cuda()))
-    except (AttributeError, ValueError):
-        return None
+        text = str(paddle.version.cuda())
+        return (None if text in ("False", "None", "") else parse_version(text)), without
+    except Exception as error:
+        return None, _failed("asking Paddle for its CUDA version", error)
 
 
 def _capability(paddle: Any) -> tuple[tuple[tuple[int, int], ...], str]:
@@ -72,11 +78,16 @@ def _capability(paddle: Any) -> tuple[tuple[tuple[int, int], ...], str]:
         if paddle.device.cuda.device_count() < 1:
             return (), "no CUDA device was found"
         major, minor = paddle.device.cuda.get_device_capability()
-    except Exception as error:  # whatever a driver raises is a reason, not a crash
-        text = str(error).strip()
-        last_line = text.splitlines()[-1].strip() if text else "without a message"
-        return (), f"asking the CUDA device failed: {type(error).__name__}: {last_line}"
-    return ((int(major), int(minor)),), ""
+        return ((int(major), int(minor)),), ""
+    except Exception as error:
+        return (), _failed("asking the CUDA device", error)
+
+
+def _failed(question: str, error: Exception) -> str:
+    """Whatever Paddle or a driver raises is a reason, not a crash."""
+    text = str(error).strip()
+    last_line = text.splitlines()[-1].strip() if text else "without a message"
+    return f"{question} failed: {type(error).__name__}: {last_line}"
 
 
 def on_error() -> str:
