@@ -37,7 +37,7 @@ def call_git(*arguments: str, cwd: Path) -> str:
             next_step=done.command.shown,
             details=said,
         )
-    return done.output.strip()
+    return done.output.rstrip()
 
 
 @dataclass(frozen=True)

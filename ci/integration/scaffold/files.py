@@ -108,7 +108,7 @@ def _rendered(name: str, template: str, values: dict[str, Any]) -> str:
 
 @cache
 def _templates() -> Environment:
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("ci.integration.scaffold"),
         autoescape=False,  # noqa: S701 - Python is rendered, not HTML
         trim_blocks=True,
@@ -116,8 +116,6 @@ def _templates() -> Environment:
         keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
-    environment.filters["quoted"] = quoted
-    return environment
 
 
 def _public_names(library: EcosystemLibrary) -> str:
@@ -132,7 +130,7 @@ class _Shown:
 
     label: str
     name: str
-    called: str
+    checked: str
     call: str
     given: str
     shapes: str
@@ -142,10 +140,11 @@ def _shown(library: EcosystemLibrary, exercise: Exercise) -> _Shown:
     called = f"paddlefleet_ops.{_dotted(library, exercise.name)}"
     call = parsed(f"{called}({exercise.arguments})")
     given = parsed(f"given({exercise.arguments})")
+    check = parsed(f"check({quoted(exercise.name)}, lambda: {called}, *arguments, **options)")
     return _Shown(
         label=exercise.label,
         name=exercise.name,
-        called=called,
+        checked=printed(check, indent=4),
         call=printed(call, indent=4, before="result = "),
         given=printed(given, indent=4, before="arguments, options = "),
         shapes=repr([list(shape) for shape in exercise.shapes]) if exercise.shapes else "",

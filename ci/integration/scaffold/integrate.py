@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -192,11 +191,9 @@ def _checkout_problems(request: IntegrateRequest, checkout: Checkout) -> Iterato
 def _taken(request: IntegrateRequest, facts: Facts | None, registry: Registry) -> Iterator[str]:
     """Names that another declaration has already."""
     libraries = registry.libraries
-    names = [library.name for library in libraries]
     for library in libraries:
         if canonicalize_name(library.name) == canonicalize_name(request.name):
-            near = difflib.get_close_matches(request.name, names, n=3, cutoff=0.4)
-            yield f"library {request.name!r} is declared already; nearest: {', '.join(near)}"
+            yield f"library {request.name!r} is declared already, as {library.name}"
     module = request.module or (facts.module if facts else "")
     artifacts = request.artifacts or (facts.artifacts if facts else ())
     availability = request.availability or module
@@ -271,8 +268,3 @@ def _apply(plan: Plan, checkout: Checkout, journal: Journal, progress: Progress)
     checkout.git("submodule", "--quiet", "absorbgitdirs", "--", plan.submodule)
     if call_git("rev-parse", "HEAD", cwd=folder) != plan.commit:
         raise refused(plan.library.name, [f"{plan.submodule} is not at {plan.commit}"])
-
-
-def as_declared(library: EcosystemLibrary, repository: Path) -> EcosystemLibrary:
-    """``library`` with the folder of its sources in ``repository``."""
-    return replace(library, source_rel_path=str(repository / PACKAGE / library.source_rel_path))
