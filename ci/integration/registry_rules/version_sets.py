@@ -1,7 +1,7 @@
 """Whether version specifiers can be met together, or one allows all that another does; no network.
 
 The versions that a specifier of PEP 440 admits form intervals whose ends are the versions that it
-names. One version at each end, and one on either side of it, therefore decide; ``packaging`` says of
+names. Version 0, one version at each end and one right after it therefore decide; ``packaging`` says of
 each whether it is admitted. Pre-releases count only where a specifier names one.
 """
 
@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator
 
 from packaging.specifiers import Specifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
-
-_FAR = 10**9
 
 
 def can_meet(sets: Iterable[SpecifierSet]) -> bool:
@@ -40,7 +38,7 @@ def _admits(one: SpecifierSet, version: Version) -> bool:
 
 
 def _deciding_versions(sets: Iterable[SpecifierSet]) -> set[Version]:
-    found = {Version("0"), Version(str(_FAR))}
+    found = {Version("0")}
     for one in sets:
         for specifier in one:
             found.update(_near(specifier))
@@ -48,7 +46,7 @@ def _deciding_versions(sets: Iterable[SpecifierSet]) -> set[Version]:
 
 
 def _near(specifier: Specifier) -> Iterator[Version]:
-    """The ends that a specifier has (``==4.5.*`` ends at 4.6), and a version beside each."""
+    """The ends that a specifier has (``==4.5.*`` ends at 4.6), and the version after each."""
     try:
         named = Version(specifier.version.removesuffix(".*"))
     except InvalidVersion:  # `===` may hold any text
@@ -59,13 +57,5 @@ def _near(specifier: Specifier) -> Iterator[Version]:
     release = named.release
     bumped = ((*release[:at], release[at] + 1) for at in range(len(release)))
     for end in (release, *bumped):
-        for beside in (end, (*end, 0, 0, 0, 0, 1), _below(end)):
-            yield Version(f"{named.epoch}!{'.'.join(map(str, beside))}")
-
-
-def _below(release: tuple[int, ...]) -> tuple[int, ...]:
-    """A release below ``release`` and above every shorter one that is: ``4.5.2`` gives ``4.5.1.FAR``."""
-    for at in reversed(range(len(release))):
-        if release[at]:
-            return (*release[:at], release[at] - 1, _FAR)
-    return release
+        for version in (end, (*end, 0, 0, 0, 0, 1)):
+            yield Version(f"{named.epoch}!{'.'.join(map(str, version))}")

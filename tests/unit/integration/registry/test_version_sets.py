@@ -66,6 +66,27 @@ def test_pairs(one: str, other: str, expected: bool) -> None:
     assert can_meet([SpecifierSet(other), SpecifierSet(one)]) == expected
 
 
+@pytest.mark.parametrize(
+    ("wide", "narrow", "expected"),
+    [
+        ("==4.5.*", ">=4.5,<4.7", False),  # 4.6
+        ("==4.5.*", ">=4.5,<4.6", True),
+        ("~=4.5.1", ">=4.5.1,<4.6", True),
+        ("~=4.5.1", ">=4.5.1,<5", False),
+        ("!=4.5.*", ">4.6", True),
+        ("!=4.5.*", ">4.4,<4.6", False),
+        (">1.0", ">=1.0", False),
+        (">=1", ">=0", False),
+        ("<=2", "", False),
+        (">=0.1.9,<0.1.13", ">=0.1.9,<0.1.12", True),
+        ("==4.5.2", ">=4.5.2", False),
+        ("==2!1.0", "==2!1.0.0", True),
+    ],
+)
+def test_allowing_all(wide: str, narrow: str, expected: bool) -> None:
+    assert allows_all(SpecifierSet(wide), SpecifierSet(narrow)) == expected
+
+
 def test_exclusions_can_take_the_last_version_away() -> None:
     sets = [SpecifierSet(text) for text in (">=2", "<=2", "!=2")]
     assert not can_meet(sets)
