@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
+from ci.cli.checks import check_verb
 from ci.cli.derived import lock_verb, sync_verb
 from ci.cli.options import Parser, default_cache_dir
+from ci.cli.scaffolding import integrate_verb, remove_verb
 from ci.cli.show import libraries_verb, matrix_verb, submodules_verb, toolchain_verb
 from ci.cli.wheels import import_verb, wheel_verb
 from ci.report.console import make_console
@@ -31,6 +33,11 @@ def build_parser() -> Parser:
     submodules_verb(verbs.add_parser("submodules", help="missing, nested or drifted submodules"))
     wheel_verb(verbs.add_parser("wheel", help="build, repair and import-test wheels"))
     import_verb(verbs.add_parser("import", help="run the import suite on a wheel"))
+    check_verb(verbs.add_parser("check", help="apply the pre-integration checklist"))
+    integrate_verb(
+        verbs.add_parser("integrate", help="add a library: declaration, submodule, tests")
+    )
+    remove_verb(verbs.add_parser("remove", help="take a library out again"))
     sync_verb(verbs.add_parser("sync", help="write the files derived from the declarations"))
     lock_verb(verbs.add_parser("lock", help="write the locks of the farm's environments"))
     return parser

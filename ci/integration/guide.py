@@ -33,6 +33,7 @@ _LAZY = "需要修掉的两类 proxy-sensitive lazy import"
 _KEPT = "可以保留 lazy import 的边界"
 _CYCLES = "circular import 的取舍"
 _STEP_TESTS = "第四步 加测试并做本地验证"
+_CHECKLIST = "集成前自查清单"
 _KINDS = "按库类型对照模板 PR"
 
 GUIDE: Mapping[str, GuideRule] = MappingProxyType(
@@ -89,6 +90,11 @@ GUIDE: Mapping[str, GuideRule] = MappingProxyType(
             "Import problems of a library are mended in its fork; the common way of loading is not changed "
             "for a single library.",
         ),
+        "builds-alone": GuideRule(
+            _CHECKLIST,
+            "The migrated branch of a library builds, is imported and passes its smallest tests by itself, "
+            "before it is integrated.",
+        ),
         "submodule-pinned": GuideRule(
             _STEP_SUBMODULE,
             "A library comes in as a git submodule below third_party, pinned to one commit of its Paddle "
@@ -140,6 +146,7 @@ COMPAT_GUARD = GUIDE["compat-guard"].text
 SCOPE = GUIDE["scope"].text
 ONE_NAMESPACE = GUIDE["one-namespace"].text
 LOADER_UNCHANGED = GUIDE["loader-unchanged"].text
+BUILDS_ALONE = GUIDE["builds-alone"].text
 SUBMODULE_PINNED = GUIDE["submodule-pinned"].text
 DEPENDENCIES_BY_KIND = GUIDE["dependencies-by-kind"].text
 ARTIFACTS_IGNORED = GUIDE["artifacts-ignored"].text

@@ -1,0 +1,303 @@
+"""The order of a check: subjects → sources read → static rules → registry rules → run time → baseline."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Literal
+
+from ci.errors import ConfigError
+from ci.findings import Finding
+from ci.integration.analysis import Analysis
+from ci.integration.baseline import BASELINE_RULES, Known, apply, read_baseline, render
+from ci.integration.imports import told_apart
+from ci.integration.kept_exceptions import documented
+from ci.integration.registry_rules import REGISTRY_RULES, registry_findings
+from ci.integration.registry_rules.facts import gather
+from ci.integration.rule import Rule
+from ci.integration.rules import STATIC_RULES, name_collision, static_findings
+from ci.integration.subject import Subject, resolve_subjects, tree_of
+from ci.integration.witness import RUN_TIME_RULES
+from ci.registry import PACKAGE_ROOT, REPOSITORY, EcosystemLibrary, build_utils, libraries_of
+from ci.report.check_model import CheckReport, KnownFinding, LibraryCheck
+from ci.report.progress import Narrator
+from ci.sources.override import parse_overrides
+
+BASELINE = PACKAGE_ROOT / "check_baseline.toml"
+WHEEL = "the wheel"  # what the registry rules say of no single library
+ALL_RULES: Mapping[str, Rule] = {
+    rule.name: rule
+    for rule in (
+        *(item.RULE for item in STATIC_RULES),
+        *(item.RULE for item in REGISTRY_RULES),
+        *RUN_TIME_RULES,
+        *BASELINE_RULES,
+    )
+}
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What the command line asks for. ``run_time``: ``can`` runs it where possible, ``must`` fails where
+    it cannot run, ``no`` only reads. ``library_set`` is empty for every set.
+    """
+
+    cache_dir: Path
+    subjects: tuple[str, ...] = ()
+    library_set: str = ""
+    declarations: tuple[Path, ...] = ()
+    sources: tuple[str, ...] = ()
+    run_time: Literal["can", "must", "no"] = "can"
+    online: bool = False
+    python: str = ""
+    exercises: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    baseline: Path | None = None
+    jobs: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+
+
+@dataclass
+class _Checked:
+    """What is known of one subject so far."""
+
+    subject: Subject
+    analysis: Analysis | None = None
+    findings: list[Finding] = field(default_factory=list)
+    run_time: str = ""
+    not_exercised: tuple[str, ...] = ()
+
+
+def run_check(request: CheckRequest, narrator: Narrator) -> CheckReport:
+    """Check every subject. What is found is in the report; what cannot be asked at all is raised.
+
+    Raises :class:`~ci.errors.ConfigError` for unknown subjects, rules or a baseline that cannot be read,
+    and with ``run_time="must"`` the error that kept the run-time part from running.
+    """
+    started = time.monotonic()
+    libraries = _libraries(request)
+    _check_rule_names(request)
+    overrides = parse_overrides(request.sources, [library.name for library in libraries])
+    subjects = resolve_subjects(
+        request.subjects, _asked(request, libraries), overrides, request.cache_dir
+    )
+    _refuse_nothing(subjects, asked=bool(request.subjects))
+    checked = [_read(subject, libraries, narrator) for subject in subjects]
+    _compare(checked)
+    ran = {rule.RULE.name for rule in STATIC_RULES}
+    if any(item.subject.library is not None for item in checked):
+        checked += _registry(request, checked, libraries)
+        ran |= {rule.RULE.name for rule in REGISTRY_RULES}
+    if request.run_time != "no":
+        ran |= _run_time(request, checked, narrator)
+    return _report(request, checked, ran, time.monotonic() - started)
+
+
+def _libraries(request: CheckRequest) -> tuple[EcosystemLibrary, ...]:
+    """Every declared library, whatever set is asked for: they are what names can collide with."""
+    found: dict[str, EcosystemLibrary] = {}
+    for library_set in build_utils.library_sets():
+        for library in libraries_of(library_set, request.declarations):
+            found[library.name] = library
+    return tuple(found.values())
+
+
+def _asked(
+    request: CheckRequest, libraries: Sequence[EcosystemLibrary]
+) -> tuple[EcosystemLibrary, ...]:
+    """The libraries that a text may name, or that are checked when none is given."""
+    if not request.library_set:
+        return tuple(libraries)
+    wanted = {item.name for item in libraries_of(request.library_set, request.declarations)}
+    return tuple(item for item in libraries if item.name in wanted)
+
+
+def _check_rule_names(request: CheckRequest) -> None:
+    unknown = [name for name in request.rules if name not in ALL_RULES]
+    if unknown:
+        near = {
+            name: difflib.get_close_matches(name, ALL_RULES, n=2, cutoff=0.4) for name in unknown
+        }
+        raise ConfigError(
+            f"unknown rule {', '.join(map(repr, unknown))}",
+            cause="; ".join(f"nearest to {k}: {', '.join(v)}" for k, v in near.items() if v)
+            or f"there are: {', '.join(ALL_RULES)}",
+            next_step="python -m ci check --list-rules",
+        )
+
+
+def _read(subject: Subject, libraries: Sequence[EcosystemLibrary], narrator: Narrator) -> _Checked:
+    checked = _Checked(subject)
+    if subject.why_not:
+        return checked
+    narrator.begin(subject.name, "reading the sources")
+    checked.analysis = Analysis(tree_of(subject, libraries))
+    checked.findings += static_findings(checked.analysis)
+    narrator.end(subject.name, f"{len(checked.analysis.tree.modules)} modules read")
+    return checked
+
+
+def _refuse_nothing(subjects: Sequence[Subject], *, asked: bool) -> None:
+    """Nothing to read is red: a check that was asked for by name, or one that finds nothing at all."""
+    absent = [subject for subject in subjects if subject.why_not]
+    if (asked and absent) or len(absent) == len(subjects):
+        raise ConfigError(
+            f"the sources of {', '.join(subject.name for subject in absent)} are not there",
+            cause=absent[0].why_not if absent else "no library is declared",
+            next_step=absent[0].next_step if absent else "nox -s integrate -- --help",
+            details=[f"{item.name}: {item.why_not}; {item.next_step}" for item in absent],
+        )
+
+
+def _compare(checked: Sequence[_Checked]) -> None:
+    """What only shows between libraries."""
+    read = [item for item in checked if item.analysis is not None]
+    by_name = {item.subject.name: item for item in read}
+    for finding in name_collision.between([item.analysis for item in read if item.analysis]):
+        if finding not in by_name[finding.library].findings:
+            by_name[finding.library].findings.append(finding)
+
+
+def _registry(
+    request: CheckRequest, checked: Sequence[_Checked], libraries: Sequence[EcosystemLibrary]
+) -> list[_Checked]:
+    """Apply the registry rules to every set that a checked library is of.
+
+    Findings go to their library; those of no single one come back as an entry of their own.
+    """
+    wheel = _Checked(Subject(WHEEL, "all its libraries together", PACKAGE_ROOT))
+    by_name = {item.subject.name: item for item in checked if item.subject.library is not None}
+    sets = dict.fromkeys(library.library_set for library in libraries if library.name in by_name)
+    for library_set in sets:
+        facts = gather(
+            [library for library in libraries if library.library_set == library_set],
+            {name: item.subject.folder for name, item in by_name.items() if item.analysis},
+            analyses={n: item.analysis for n, item in by_name.items() if item.analysis},
+            declarations=request.declarations,
+            online=request.online,
+            cache_dir=request.cache_dir,
+        )
+        for finding in registry_findings(facts):
+            if not finding.library:
+                wheel.findings.append(replace(finding, library=WHEEL))
+            elif finding.library in by_name:
+                by_name[finding.library].findings.append(finding)
+    return [wheel] if wheel.findings else []
+
+
+def _run_time(request: CheckRequest, checked: Sequence[_Checked], narrator: Narrator) -> set[str]:
+    from ci.pipeline.run_time import RunTimeRequest, run_subject
+
+    asked = RunTimeRequest(
+        cache_dir=request.cache_dir,
+        python=request.python,
+        declarations=request.declarations,
+        exercises=_exercises(request.exercises),
+        jobs=request.jobs,
+    )
+    ran = False
+    for item in checked:
+        if item.analysis is None:
+            continue
+        result = run_subject(item.subject, item.analysis, asked, narrator)
+        if result.error is not None and request.run_time == "must":
+            raise result.error
+        item.findings += result.findings
+        item.run_time, item.not_exercised = result.why_not, result.not_exercised
+        ran = ran or not result.why_not
+    return {rule.name for rule in RUN_TIME_RULES} if ran else set()
+
+
+def _exercises(texts: Sequence[str]) -> Mapping[str, str]:
+    """``NAME=ARGUMENTS`` by name. Raises :class:`~ci.errors.ConfigError` for anything else."""
+    found = {}
+    for text in texts:
+        name, equals, arguments = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(
+                f"--exercise {text!r} is not of the form NAME=ARGUMENTS",
+                cause="arguments are Python, as in muladd=paddle.ones([3]), paddle.ones([3]), 2.0",
+                next_step="python -m ci check --help",
+            )
+        found[name.strip()] = arguments.strip()
+    return found
+
+
+def _report(
+    request: CheckRequest, checked: Sequence[_Checked], ran: set[str], seconds: float
+) -> CheckReport:
+    chosen = set(request.rules) or set(ALL_RULES)
+    entries = read_baseline(request.baseline or BASELINE)
+    found = [item for one in checked for item in one.findings if item.rule in chosen]
+    applied = apply(
+        found,
+        entries,
+        place=_place(request.baseline or BASELINE),
+        checked={one.subject.name for one in checked if one.analysis or one.subject.name == WHEEL},
+        ran=ran & chosen,
+        today=date.today(),
+    )
+    libraries = tuple(_library_check(one, applied.left, applied.known) for one in checked)
+    rules = tuple(rule for name, rule in ALL_RULES.items() if name in ran & chosen)
+    report = CheckReport(libraries, (*rules, *BASELINE_RULES), applied.faults, seconds)
+    return replace(report, next_command=_next_command(request, report))
+
+
+def _place(path: Path) -> str:
+    inside = path.resolve().is_relative_to(REPOSITORY)
+    return path.resolve().relative_to(REPOSITORY).as_posix() if inside else path.name
+
+
+def _library_check(
+    one: _Checked, left: Sequence[Finding], known: Sequence[tuple[Finding, Known]]
+) -> LibraryCheck:
+    name = one.subject.name
+    return LibraryCheck(
+        name=name,
+        source=one.subject.origin,
+        modules=len([*one.analysis.tree.own()]) if one.analysis else 0,
+        findings=tuple(sorted(item for item in left if item.library == name)),
+        known=tuple(
+            KnownFinding(item, entry.reason) for item, entry in known if item.library == name
+        ),
+        told_apart=_told_apart(one.analysis) if one.analysis else {},
+        notes=one.subject.notes,
+        why_not=one.subject.why_not,
+        next_step=one.subject.next_step,
+        run_time=one.run_time,
+        not_exercised=one.not_exercised,
+    )
+
+
+def _told_apart(analysis: Analysis) -> Mapping[str, int]:
+    imports = [item for module in analysis.tree.own() for item in module.imports]
+    kept = sum(item.kind == "kept" for item in documented(analysis))
+    counts = {
+        **told_apart(imports),
+        "test files": len(analysis.tree.tests),
+        "documented exceptions": kept,
+    }
+    return {word: count for word, count in counts.items() if count}
+
+
+def _next_command(request: CheckRequest, report: CheckReport) -> str:
+    if not report.failing:
+        return ""
+    first = report.failing[0]
+    if first.rule in {rule.name for rule in BASELINE_RULES}:
+        return f"correct {first.place}:{first.line}"
+    subjects = f" {' '.join(request.subjects)}" if request.subjects else ""
+    return f"mend the sources in the library's fork, then: nox -s check --{subjects}"
+
+
+def write_baseline(request: CheckRequest, report: CheckReport) -> Path:
+    """Append what is left of the findings to the baseline, for reasons to be written; returns the file."""
+    path = request.baseline or BASELINE
+    text = path.read_text("utf-8") if path.exists() else ""
+    left = [item for item in report.failing if item.rule not in {r.name for r in BASELINE_RULES}]
+    path.write_text(text + render(left), "utf-8")
+    return path
