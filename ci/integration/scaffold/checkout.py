@@ -78,7 +78,7 @@ class Checkout:
 
         A process of its own does it: this one has read the registry as it was before.
         """
-        done = self._ci("sync")
+        done = self.run_ci("sync")
         if not done.ok:
             raise ConfigError(
                 "the files derived from the declarations cannot be written",
@@ -89,9 +89,10 @@ class Checkout:
 
     def stale(self) -> str:
         """What ``sync --check`` says is stale; empty when nothing is."""
-        done = self._ci("sync", "--check")
+        done = self.run_ci("sync", "--check")
         return "" if done.ok else " ".join(done.output.split())
 
-    def _ci(self, *arguments: str) -> Completed:
+    def run_ci(self, *arguments: str) -> Completed:
+        """What came of a verb of the checkout's own farm, in a process that reads its registry anew."""
         argv = (sys.executable, "-m", "ci", *arguments)
         return run(Command(argv, cwd=self.repository, env=git_environment(), timeout=_TIMEOUT))

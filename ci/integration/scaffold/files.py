@@ -15,7 +15,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ci.integration.scaffold.printer import parsed, printed, quoted, strings
+from ci.integration.scaffold.printer import opened, parsed, printed, quoted, strings
 from ci.integration.scaffold.request import Exercise
 from ci.registry import EcosystemLibrary
 
@@ -83,6 +83,7 @@ def rendered_files(
     values = {
         "library": library,
         "available": f"is_{library.availability}_available",
+        "guard": _guard(library),
         "exercises": [_shown(library, exercise) for exercise in exercises],
         "public_names": _public_names(library),
         "gpus": MULTI_CARD_GPUS,
@@ -118,6 +119,16 @@ def _templates() -> Environment:
     )
 
 
+def _guard(library: EcosystemLibrary) -> str:
+    """The mark that skips a test where the loader blocked the library, with the loader's reason."""
+    blocked = quoted(f"paddlefleet_ops.{library.module}")
+    mark = (
+        f"pytest.mark.skipif(not paddlefleet_ops.is_{library.availability}_available(), "
+        f'reason=paddlefleet_ops.blocked_import_messages.get({blocked}, ""))'
+    )
+    return opened(parsed(mark))
+
+
 def _public_names(library: EcosystemLibrary) -> str:
     """The statement that lists the public names as paths below the package."""
     listed = strings([_dotted(library, name) for name in library.public_names])
@@ -140,7 +151,7 @@ def _shown(library: EcosystemLibrary, exercise: Exercise) -> _Shown:
     called = f"paddlefleet_ops.{_dotted(library, exercise.name)}"
     call = parsed(f"{called}({exercise.arguments})")
     given = parsed(f"given({exercise.arguments})")
-    check = parsed(f"check({quoted(exercise.name)}, lambda: {called}, *arguments, **options)")
+    check = parsed(f"check({quoted(exercise.name)}, {called}, *arguments, **options)")
     return _Shown(
         label=exercise.label,
         name=exercise.name,

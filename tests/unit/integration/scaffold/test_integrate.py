@@ -17,7 +17,8 @@ from ci.errors import ConfigError, FindingError
 from ci.findings import Finding
 from ci.integration.scaffold import Exercise, IntegrateRequest, integrate, remove
 from ci.integration.scaffold.registry_file import REGISTRY, Registry
-from tests.unit.integration.scaffold.conftest import SOURCES, call, state_of
+from tests.unit.integration.scaffold.conftest import SOURCES
+from tests.unit.integration.scaffold.scratch import call, state_of
 
 Source = Callable[..., IntegrateRequest]
 THIRD_PARTY = "packages/paddlefleet_ops/third_party"
