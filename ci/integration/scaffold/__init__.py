@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ci.integration.scaffold.arguments import integrate_options, remove_options, request_of
 from ci.integration.scaffold.integrate import Integrated, Plan, integrate
-from ci.integration.scaffold.recheck import recheck
 from ci.integration.scaffold.remove import Removal, remove
 from ci.integration.scaffold.request import Exercise, IntegrateRequest
 
@@ -16,7 +15,6 @@ __all__ = [
     "Removal",
     "integrate",
     "integrate_options",
-    "recheck",
     "remove",
     "remove_options",
     "request_of",
