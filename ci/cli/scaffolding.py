@@ -20,7 +20,8 @@ from ci.registry import REPOSITORY
 from ci.report.console import print_table
 
 if TYPE_CHECKING:
-    from ci.integration.scaffold import Integrated, Removal
+    from ci.integration.scaffold.integrate import Integrated
+    from ci.integration.scaffold.remove import Removal
 
 
 def integrate_verb(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +36,8 @@ def integrate_verb(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_integrate(arguments: argparse.Namespace, console: Console) -> int:
-    from ci.integration.scaffold import integrate, request_of
+    from ci.integration.scaffold.arguments import request_of
+    from ci.integration.scaffold.integrate import integrate
 
     request = request_of(arguments)
     static = ("--static",) if arguments.static else ()
@@ -107,7 +109,7 @@ def remove_verb(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_remove(arguments: argparse.Namespace, console: Console) -> int:
-    from ci.integration.scaffold import remove
+    from ci.integration.scaffold.remove import remove
 
     with narrator() as told:
         removal = remove(arguments.name, force=arguments.force, progress=told.say)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from ci.integration.scaffold.declaration import DEFAULT_HINTS
-from ci.integration.scaffold.request import Exercise, IntegrateRequest
+from ci.integration.scaffold.registry_file import kinds
+
+if TYPE_CHECKING:
+    from ci.integration.scaffold.request import IntegrateRequest
 
 ALL_NESTED = "all"
 
@@ -14,7 +17,7 @@ def integrate_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``integrate``."""
     add = parser.add_argument
     add("name", help="the library's name, as in third_party/")
-    add("--kind", required=True, metavar="KIND", help=" | ".join(DEFAULT_HINTS))
+    add("--kind", required=True, metavar="KIND", help=" | ".join(kinds()))
     add("--url", required=True, help="its git repository: any URL, or a folder")
     add("--rev", default="", help="branch, tag or commit to pin (default: the remote's HEAD)")
     add("--module", default="", help="its top-level import name (default: from its sources)")
@@ -53,6 +56,8 @@ def _many(parser: argparse.ArgumentParser, option: str, metavar: str, text: str)
 
 def request_of(arguments: argparse.Namespace) -> IntegrateRequest:
     """What the arguments of ``integrate`` ask for."""
+    from ci.integration.scaffold.request import Exercise, IntegrateRequest
+
     nested = tuple(arguments.nested)
     return IntegrateRequest(
         name=arguments.name,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ci.integration.scaffold import IntegrateRequest
+from ci.integration.scaffold.request import IntegrateRequest
 from tests.unit.integration.scaffold.scratch import call, clone_of_checkout
 
 # Libraries of the four kinds, as small as their builders allow. Nothing of them is run here.

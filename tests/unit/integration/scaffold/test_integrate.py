@@ -15,8 +15,10 @@ import pytest
 
 from ci.errors import ConfigError, FindingError
 from ci.findings import Finding
-from ci.integration.scaffold import Exercise, IntegrateRequest, integrate, remove
+from ci.integration.scaffold.integrate import integrate
 from ci.integration.scaffold.registry_file import REGISTRY, Registry
+from ci.integration.scaffold.remove import remove
+from ci.integration.scaffold.request import Exercise, IntegrateRequest
 from tests.unit.integration.scaffold.conftest import SOURCES
 from tests.unit.integration.scaffold.scratch import call, state_of
 

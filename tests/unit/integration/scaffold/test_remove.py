@@ -10,7 +10,9 @@ import pytest
 
 from ci.errors import ConfigError
 from ci.findings import Finding
-from ci.integration.scaffold import Exercise, IntegrateRequest, integrate, remove
+from ci.integration.scaffold.integrate import integrate
+from ci.integration.scaffold.remove import remove
+from ci.integration.scaffold.request import Exercise, IntegrateRequest
 from ci.integration.test_table import TABLE
 from tests.unit.integration.scaffold.conftest import SOURCES
 from tests.unit.integration.scaffold.scratch import call, state_of

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ci.integration.scaffold import Exercise, IntegrateRequest
 from ci.integration.scaffold.declaration import declaration_text
 from ci.integration.scaffold.files import read_mark, rendered_files
 from ci.integration.scaffold.infer import Facts, infer
 from ci.integration.scaffold.registry_file import Registry, kinds
+from ci.integration.scaffold.request import Exercise, IntegrateRequest
 from ci.registry import REPOSITORY, EcosystemLibrary
 from tests.unit.integration.scaffold.conftest import SOURCES
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from ci.integration.scaffold import Exercise, IntegrateRequest, integrate_options, request_of
+from ci.integration.scaffold.arguments import integrate_options, request_of
 from ci.integration.scaffold.registry_file import kinds
-from ci.integration.scaffold.request import request_problems
+from ci.integration.scaffold.request import Exercise, IntegrateRequest, request_problems
 
 GOOD = IntegrateRequest(name="axpy", kind="cuda_extension", url="https://example.org/axpy.git")
 
