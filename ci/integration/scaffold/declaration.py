@@ -44,6 +44,7 @@ def _fields(request: IntegrateRequest, facts: Facts, commit: str) -> dict[str, s
         "kind": _text(request.kind),
         "hint": f"_guard({_text(availability)}, {_text(hint)})",
         "public_names": strings(facts.public_names),
+        "exercises": _exercises(request),
         "compat_scope": strings(facts.scope),
         "varies_by": _varies_by(request, facts),
         "requires": _requires(request),
@@ -83,6 +84,11 @@ def _text(value: str) -> str:
 def _tuple(elements: object) -> str:
     found = tuple(str(element) for element in elements)  # type: ignore[attr-defined]
     return f"({', '.join(found)}{',' if len(found) == 1 else ''})" if found else ""
+
+
+def _exercises(request: IntegrateRequest) -> str:
+    pairs = (f"{_text(item.name)}: {_text(item.arguments)}" for item in request.exercises)
+    return f"{{{', '.join(pairs)}}}" if request.exercises else ""
 
 
 def _varies_by(request: IntegrateRequest, facts: Facts) -> str:

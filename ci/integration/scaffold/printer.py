@@ -8,6 +8,7 @@ does not fit is opened with one element a line and a trailing comma, which the f
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 
 WIDTH = 100
@@ -22,6 +23,8 @@ def printed(node: ast.expr, *, indent: int = 0, before: str = "", after: str = "
     line = f"{before}{flat(node)}{after}"
     if indent + len(line) <= WIDTH:
         return line
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and before:
+        return _in_parts(node.value, indent, before, after)
     return opened(node, indent=indent, before=before, after=after)
 
 
@@ -37,6 +40,20 @@ def opened(node: ast.expr, *, indent: int = 0, before: str = "", after: str = ""
         for label, element in elements
     ]
     return "\n".join((f"{before}{start}", *lines, f"{' ' * indent}{end}{after}"))
+
+
+def _in_parts(text: str, indent: int, before: str, after: str) -> str:
+    """A long string as literals side by side in brackets, broken behind blanks."""
+    room = WIDTH - indent - _INDENT - len('""')
+    parts = [""]
+    for word in re.findall(r"\S*\s*", text):
+        if parts[-1] and len(quoted(parts[-1] + word)) - 2 > room:
+            parts.append("")
+        parts[-1] += word
+    if len(parts) == 1:
+        return f"{before}{quoted(text)}{after}"
+    lines = [" " * (indent + _INDENT) + quoted(part) for part in parts]
+    return "\n".join((f"{before}(", *lines, f"{' ' * indent}){after}"))
 
 
 def _bracketed(node: ast.expr) -> tuple[str, list[tuple[str, ast.expr]], str] | None:

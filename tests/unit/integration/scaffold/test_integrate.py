@@ -384,9 +384,20 @@ def test_a_folder_that_is_no_checkout_is_told(tmp_path: Path, source: Source) ->
         integrate(source("ep_comm"), good, repository=tmp_path)
 
 
-def test_exercises_without_arguments_are_calls(checkout: Path, source: Source) -> None:
-    request = source("python_dsl", exercises=(Exercise("scan="), Exercise("kernels.scan=1")))
-    integrate(request, good, repository=checkout)
+def test_exercises_are_declared_and_become_calls(checkout: Path, source: Source) -> None:
+    exercises = (Exercise("scan="), Exercise("scan_ops.kernels:scan=paddle.ones([2]) -> [2]"))
+    names = ("scan", "scan_ops.kernels:scan")
+    integrate(
+        source("python_dsl", exercises=exercises, public_names=names), good, repository=checkout
+    )
+    library = Registry.read(checkout).find("scan-ops")
+    assert library is not None
+    assert library.exercises == {"scan": "", "scan_ops.kernels:scan": "paddle.ones([2])"}
     text = (checkout / "tests/single_card_tests/custom_ops/test_scan_ops.py").read_text()
     assert "result = paddlefleet_ops.scan_ops.scan()" in text
-    assert "def test_kernels_scan_returns_finite_numbers" in text
+    assert "result = paddlefleet_ops.scan_ops.kernels.scan(paddle.ones([2]))" in text
+
+
+def test_an_exercise_of_no_public_name_is_told(checkout: Path, source: Source) -> None:
+    request = source("python_dsl", exercises=(Exercise("other=1"),))
+    assert "'other'" in problems_of(request, checkout)

@@ -30,6 +30,8 @@ EXPRESSIONS = [
     f"f(g({', '.join(str(n) * 9 for n in range(12))}), key=({', '.join('abcdefgh' for _ in range(20))}))",
     f"{{'a': [{', '.join('1234567890' for _ in range(12))}], 'b': ()}}",
     f"({'x' * 120!r},)",
+    f"f(a={'word and ' * 30!r}, b=1)",
+    f"{{'key': {'paddle.ones([2, 3]), ' * 9!r}, 'other': {'x' * 120!r}}}",
     "f('it\\'s', \"say \\\"hi\\\"\", 'both \\' and \"', 'tab\\t', 'back\\\\slash', 'é')",
 ]
 

@@ -32,7 +32,8 @@ def test_integrate_and_remove_change_nothing(
     checkout: Path, source: Source, kind: str, wrapper: str
 ) -> None:
     before = state_of(checkout)
-    request = source(kind, wrapper=wrapper, exercises=(Exercise("run=1"),))
+    exercises = (Exercise("scan=1 -> [2]"),) if kind == "python_dsl" else ()
+    request = source(kind, wrapper=wrapper, exercises=exercises)
     integrate(request, good, repository=checkout)
     assert state_of(checkout) != before
     remove(request.name, repository=checkout)

@@ -53,6 +53,7 @@ REQUESTS = [
         availability=LONG,
         hint="\"quoted\" and 'quoted' " + "w" * 60,
         nested=("third/inner",),
+        exercises=(Exercise(f"{LONG}.sub:function_number_1={'paddle.ones([2, 16]), ' * 9}"),),
     ),
 ]  # fmt: skip
 by_name = pytest.mark.parametrize("request_", REQUESTS, ids=lambda item: item.name)
