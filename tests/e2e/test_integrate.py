@@ -187,7 +187,7 @@ def test_the_farm_says_what_it_inferred_and_from_where(integrated: Ran) -> None:
     said = " ".join(integrated.stdout.split())
     for words in (
         "blend_op_cpp.so",
-        "setup.py:9 (CUDAExtension)",
+        "setup.py:10 (CUDAExtension)",
         "blend_op/__init__.py (__all__)",
     ):
         assert words in said

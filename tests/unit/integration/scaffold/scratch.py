@@ -56,9 +56,10 @@ def state_of(checkout: Path) -> State:
         for path in checkout.rglob("*")
         if git_dir not in path.parents and path != git_dir and "__pycache__" not in path.parts
     ]
+    status = call("status", "--porcelain", "--ignored", cwd=checkout).splitlines(keepends=True)
     return State(
         files=tuple(sorted((str(path.relative_to(checkout)), fingerprint(path)) for path in files)),
-        status=call("status", "--porcelain", "--ignored", cwd=checkout),
+        status="".join(line for line in status if "__pycache__" not in line),
         index=call("ls-files", "--stage", cwd=checkout),
         config=(git_dir / "config").read_text(),
         modules=tuple(sorted(str(path) for path in (git_dir / "modules").rglob("*"))),
