@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from ci.integration.scaffold.integrate import integrate
 from ci.integration.scaffold.registry_file import REGISTRY, Registry
 from ci.integration.scaffold.remove import remove
 from ci.integration.scaffold.request import Exercise, IntegrateRequest
+from ci.registry import REPOSITORY
 from tests.unit.integration.scaffold.conftest import SOURCES
 from tests.unit.integration.scaffold.scratch import call, state_of
 
@@ -260,6 +263,41 @@ def test_a_git_that_fails_leaves_the_checkout_as_it_was(
         with pytest.raises(Exception, match=r"git|derived from"):
             integrate(request, good, repository=checkout)
     assert (tmp_path / "undoing").exists()
+    assert state_of(checkout) == before
+
+
+INTERRUPTED = """
+import sys, time
+from pathlib import Path
+from ci.integration.scaffold.integrate import integrate
+from ci.integration.scaffold.request import IntegrateRequest
+
+def check(name):
+    print("checking", flush=True)
+    time.sleep(60)
+
+request = IntegrateRequest(name="ring-dispatch", kind="ep_comm", url=sys.argv[1])
+integrate(request, check, repository=Path(sys.argv[2]))
+"""
+
+
+def test_ctrl_c_leaves_the_checkout_as_it_was(checkout: Path, source: Source) -> None:
+    request = source("ep_comm")
+    before = state_of(checkout)
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, request.url, str(checkout)],
+        cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "checking\n"
+        assert state_of(checkout) != before
+        process.send_signal(signal.SIGINT)
+        for _ in range(5):  # an impatient user
+            time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in said
     assert state_of(checkout) == before
 
 
