@@ -230,3 +230,191 @@ def test_a_warning_is_no_error_of_the_loader(site):
     )
     assert found[0] is True
     assert "needs compute capability >=9.0; " in found[1]
+
+
+SLOW = {
+    "alpha/__init__.py": """
+        import builtins, time
+        import torch
+        builtins.runs = 1 + getattr(builtins, "runs", 0)
+        time.sleep(0.05)
+        from . import sub
+        """,
+    "alpha/sub.py": "import time, torch\ntime.sleep(0.05)\nrun = torch.exp\n",
+    "alpha/late.py": "value = 7\n",
+    "alpha/deep.py": "value = 8\n",
+    "beta/__init__.py": "import time, torch\ntime.sleep(0.05)\nrun = torch.exp\n",
+}
+THREADS = """
+import builtins, importlib, threading, time
+def import_at_once(names):
+    # The first name is imported first, the others as soon as that import has begun.
+    found, errors, over = {}, [], threading.Event()
+    def begun():
+        return over.is_set() or any(type(f).__name__ == "Gate" for f in list(sys.meta_path))
+    def run(name):
+        while name != names[0] and not begun():
+            time.sleep(0)
+        try:
+            found.setdefault(name, set()).add(id(importlib.import_module(name)))
+        except BaseException as error:
+            errors.append(f"{name}: {error!r}")
+        finally:
+            over.set()
+    threads = [threading.Thread(target=run, args=(name,)) for name in names]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    return errors, {name: len(ids) for name, ids in found.items()}
+"""
+
+
+@pytest.mark.parametrize("first", ["paddlefleet_ops", "paddlefleet_ops.alpha.deep"])
+def test_threads_that_import_while_libraries_are_loaded_get_one_module_each(site, first):
+    site.add("alpha", SLOW, public_names=["alpha.sub:run"])
+    site.add("beta", public_names=["run"])
+    names = [first, "paddlefleet_ops", "paddlefleet_ops.alpha", "paddlefleet_ops.alpha.sub",
+             "paddlefleet_ops.alpha.late", "paddlefleet_ops.beta"]  # fmt: skip
+    errors, counts, runs, same, usable = site.result(
+        PROXY_STATE
+        + THREADS
+        + f"""
+before = state()
+errors, counts = import_at_once({names * 4})
+import paddlefleet_ops as ops
+result = [errors, counts, builtins.runs, state() == before,
+          [ops.alpha.sub.run(paddle.to_tensor([0.0])).item(), ops.beta.run is ops.alpha.sub.run]]
+""",
+        stand_in=False,
+    )
+    assert errors == []
+    assert counts == dict.fromkeys(names, 1)
+    assert runs == 1
+    assert same is True
+    assert usable == [1.0, True]
+
+
+def test_threads_that_import_a_package_that_fails_get_its_error(site):
+    """Each that comes after the first failure tries again, as Python does for any package."""
+    site.add("alpha", SLOW)
+    site.add("broken", {"broken.py": "import time, torch\ntime.sleep(0.05)\n1 / 0\n"})
+    names = ["paddlefleet_ops", "paddlefleet_ops.alpha", "paddlefleet_ops.broken"]
+    errors, same = site.result(
+        PROXY_STATE
+        + THREADS
+        + f"""
+before = state()
+errors, counts = import_at_once({names * 4})
+result = [errors, state() == before]
+""",
+        stand_in=False,
+    )
+    failed = [error.partition(":")[0] for error in errors]
+    assert failed.count("paddlefleet_ops") == 4
+    assert any("LibraryLoadError" in error for error in errors)
+    assert all("LibraryLoadError" in error or "NotFoundError" in error for error in errors)
+    assert same is True
+
+
+@pytest.mark.parametrize("options", [("-X", "importtime"), ("-O",), ("-X", "dev"), ("-I",)])
+def test_it_works_with_paddle_under_options_of_the_interpreter(site, options):
+    site.add("linear", LINEAR)
+    site.add("gated", capability=">=9.0")
+    code = (
+        f"import sys; sys.path.insert(0, {str(site.folder)!r}); import paddlefleet_ops as ops, paddle; "
+        "print(ops.linear.cumulative(paddle.to_tensor([2.0])).item(), ops.is_gated_available())"
+    )
+    done = site.python(*options, "-c", code, stand_in=False)
+    assert done.stdout.splitlines()[-1:] == ["3.0 False"], done.stderr
+    if "importtime" in options:
+        assert "| linear.chunk" in "\n".join(
+            " ".join(line.split()) for line in done.stderr.splitlines()
+        )
+
+
+def test_warnings_as_errors_from_the_start_concern_what_comes_after_paddle(site):
+    """``-W error`` from the command line: Paddle itself may not import so; the loader adds nothing."""
+    site.add("linear", LINEAR)
+    alone = site.python("-W", "error", "-c", "import paddle", stand_in=False)
+    done = site.python("-W", "error", "-c", "import paddlefleet_ops", stand_in=False)
+    assert done.returncode == alone.returncode
+    if alone.returncode:
+        assert done.stderr.splitlines()[-1] == alone.stderr.splitlines()[-1]
+
+
+def test_a_module_of_that_name_that_was_imported_before_is_left_alone(site):
+    site.write("linear.py", "origin = 'elsewhere'\n")
+    site.add("linear", LINEAR)
+    site.add("beta", {"beta.py": "import torch\nrun = torch.exp\n"})
+    found = site.result(
+        PROXY_STATE
+        + """
+import linear
+before = state()
+import paddlefleet_ops as ops
+import linear as again
+result = [again is linear and linear.origin, before == state(), ops.is_beta_available(),
+          ops.blocked_import_messages["paddlefleet_ops.linear"]]
+""",
+        stand_in=False,
+        PADDLEFLEET_OPS_ON_ERROR="block",
+    )
+    assert found[:3] == ["elsewhere", True, True]
+    assert "module name taken: another module linear was imported before, from" in found[3]
+
+
+def test_a_real_torch_that_a_failing_import_brought_along_is_not_half_taken_back(site, tmp_path):
+    """An extension module cannot be initialised twice, so a torch that loaded one stays, whole."""
+    site.write("torch/__init__.py", "from . import _C\nfrom . import nn\nname = 'the real torch'\n")
+    site.write("torch/_C.cpython-of-a-test.so.py", "")
+    site.write("torch/_C.py", f"__file__ = {str(site.folder / 'torch/_C.so')!r}\n")
+    site.write("torch/nn.py", "")
+    site.write("outside.py", "import torch\n")
+    site.add("broken", {"broken.py": "import outside\n1 / 0\n"}, compat_scope=["nothing"])
+    site.add("linear", LINEAR)
+    found = site.result(
+        PROXY_STATE
+        + """
+import paddlefleet_ops as ops
+import sys
+names = [name for name in sys.modules if name.partition(".")[0] == "torch"]
+import torch
+result = [sorted(names), torch.name, sys.modules["outside"].torch is torch,
+          ops.linear.chunk.torch is not torch,
+          ops.linear.cumulative(paddle.to_tensor([2.0])).item()]
+""",
+        stand_in=False,
+        PADDLEFLEET_OPS_ON_ERROR="block",
+    )
+    assert found == [["torch", "torch._C", "torch.nn"], "the real torch", True, True, 3.0]
+
+
+def test_it_works_with_paddle_as_an_editable_install(site, tmp_path):
+    """A path file in site-packages, and the finder of an editable install that maps names to folders."""
+    site.add("linear", LINEAR)
+    site.write_manifest()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "__editable__.pth").write_text(
+        "import __editable___finder; __editable___finder.install()\n"
+    )
+    (other / "__editable___finder.py").write_text(
+        "import sys\nfrom importlib.util import spec_from_file_location\n"
+        f"MAPPING = {{'paddlefleet_ops': {str(site.package)!r}}}\n"
+        "class Finder:\n    @classmethod\n    def find_spec(cls, name, path=None, target=None):\n"
+        "        if name in MAPPING:\n"
+        "            return spec_from_file_location(name, MAPPING[name] + '/__init__.py')\n"
+        "def install():\n    sys.meta_path.append(Finder)\n"
+    )
+    found = site.result(
+        f"""
+        import site, sys
+        sys.path[:] = [entry for entry in sys.path if entry not in ("", {str(site.folder)!r})]
+        site.addsitedir({str(other)!r})
+        import paddle, paddlefleet_ops as ops, linear.chunk
+        import paddlefleet_ops.linear.chunk as chunk
+        result = [chunk is linear.chunk, ops.__file__ == {str(site.package / "__init__.py")!r},
+                  ops.linear.cumulative(paddle.to_tensor([2.0])).item()]
+        """,
+        stand_in=False,
+    )
+    assert found == [True, True, 3.0]

@@ -5,9 +5,10 @@ an explanation in the place of everything else. A library that fails leaves the 
 
 The libraries are found in the package's folder by the package's own finder alone, never by
 ``sys.path``: so a library that is blocked, or has failed, cannot be imported through another one.
-While a library is loaded, Paddle's torch proxy is on for its compat scope. Other threads see that,
-because of how the proxy works (python/paddle/compat/proxy.py), so import the package before starting
-threads that import.
+Other threads that import the package, or a part of it, wait until it is there. While a library is
+loaded, Paddle's torch proxy is on for its compat scope, and threads that import anything else meanwhile
+see it come and go in ``sys.meta_path``, which is how the proxy works (python/paddle/compat/proxy.py):
+import the package before starting such threads.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ._alias import AliasFinder, attach, detach
 from ._blocker import ImportBlocker, blocked_message
 from ._causes import Cause, RefusedError, diagnose
 from ._decision import Block, Decision, Load, decide
+from ._gate import Gate
 from ._manifest import LeftOut, Library, Manifest, Source
 from ._process_state import (
     ProcessState,
@@ -197,18 +199,18 @@ def _load_or_block(
 
 
 def _install(*finders: AliasFinder | ImportBlocker) -> None:
+    """Put the finders first, after the gate that other threads wait at."""
     _uninstall()
-    sys.meta_path[:0] = finders
+    gates = sum(isinstance(finder, Gate) for finder in sys.meta_path[:1])
+    sys.meta_path[gates:gates] = finders
 
 
 def _uninstall() -> None:
     """Remove the package's finders, also those that an earlier import of the package left."""
+    modules = (AliasFinder.__module__, ImportBlocker.__module__)
     sys.meta_path[:] = [
-        finder for finder in sys.meta_path if type(finder).__module__.partition(".")[0] != _TOP
+        finder for finder in sys.meta_path if type(finder).__module__ not in modules
     ]
-
-
-_TOP = __name__.partition(".")[0]
 
 
 def _block_left_out(
