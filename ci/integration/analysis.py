@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ci.integration.imports import Import
-from ci.integration.source_tree import Module, SourceTree
+from ci.integration.modules import Module
+from ci.integration.source_tree import SourceTree
 
 TORCH = "torch"
 
@@ -64,8 +65,13 @@ class Analysis:
         """The modules of the tree that an import names: the module, and submodules among its names."""
         found = [item.module] if item.module in self.tree.modules else []
         if item.how == "import" and not found:
-            found = [name for name in _parents(item.module) if name in self.tree.modules][:1]
-        submodules = (f"{item.module}.{name}" for name in item.names)
+            found = [name for name in parents(item.module) if name in self.tree.modules][:1]
+        names = item.names
+        if (
+            "*" in names and found
+        ):  # PEP 328: a star import brings the submodules that __all__ names
+            names = (*names, *(self.tree.modules[item.module].exported or ()))
+        submodules = (f"{item.module}.{name}" for name in names)
         found += [name for name in submodules if name in self.tree.modules]
         return tuple(found)
 
@@ -73,14 +79,48 @@ class Analysis:
         """The targets whose own content an import needs: not a package that only leads to submodules."""
         targets = self.targets(item)
         package = self.tree.modules.get(item.module)
-        if package is None:  # `import package.compiled`: of the package nothing but the way is needed
-            return tuple(name for name in targets if item.names)
+        if package is None:
+            # `import package.compiled`: of the package nothing but the way is needed
+            return targets if item.names else ()
         if not package.is_package or not item.names:
             return targets
         submodules = tuple(name for name in targets if name != item.module)
         of_package = {name for name in item.names if f"{item.module}.{name}" not in submodules}
+        known = self.names_of(item.module)
         # A name that the package's text never binds is a compiled submodule.
-        return targets if of_package & {*package.names, "*"} else submodules
+        return targets if "*" in known or of_package & {*known, "*"} else submodules
+
+    def names_of(self, name: str) -> frozenset[str]:
+        """The names that executing a module binds, those of star imports included.
+
+        ``*`` is among them where the module star-imports from one that is not read.
+        """
+        known = self._names_of.get(name)
+        if known is None:
+            module = self.tree.modules[name]
+            self._names_of[name] = module.names - {"*"}  # also ends a cycle of star imports
+            known = self._names_of[name] = self._with_stars(module)
+        return known
+
+    @cached_property
+    def _names_of(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    def _with_stars(self, module: Module) -> frozenset[str]:
+        found = set(module.names - {"*"})
+        for item in module.statements if "*" in module.names else ():
+            if "*" not in item.names or not item.at_init:
+                continue
+            source = self.tree.modules.get(item.module)
+            found |= self.star_of(source, self.names_of(item.module)) if source else {"*"}
+        return frozenset(found)
+
+    def star_of(self, module: Module, bound: Iterable[str]) -> set[str]:
+        """Those of the names ``bound`` in a module that a star import of it takes."""
+        exported = module.exported
+        if exported is None:
+            return {name for name in bound if not name.startswith("_")}
+        return set(bound) & {*exported, "*"}
 
     @cached_property
     def definite(self) -> frozenset[str]:
@@ -97,7 +137,7 @@ class Analysis:
         asked = tuple(names)
         known = self._closures.get(asked)
         if known is None:
-            start = [name for given in asked for name in (given, *_parents(given))]
+            start = [name for given in asked for name in (given, *parents(given))]
             known = self._closures[asked] = _closure(self._possible, start)
         return known
 
@@ -126,7 +166,7 @@ class Analysis:
     @cached_property
     def _start(self) -> tuple[str, ...]:
         roots = (*self.tree.packages, *self.tree.roots)
-        return tuple(name for root in roots for name in (root, *_parents(root)))
+        return tuple(name for root in roots for name in (root, *parents(root)))
 
     @cached_property
     def _possible(self) -> Mapping[str, frozenset[str]]:
@@ -140,7 +180,7 @@ class Analysis:
                 for item, targets in edges
                 if item.when in kinds
                 for target in targets
-                for step in (target, *_parents(target))
+                for step in (target, *parents(target))
                 if step in self.tree.modules
             )
             for name, edges in self.edges.items()
@@ -154,7 +194,7 @@ class Analysis:
             for module in self.reached
             for item in self.tree.modules[module].imports
             if item.at_init
-            for name in (item.module, *_parents(item.module))
+            for name in (item.module, *parents(item.module))
         )
 
     @cached_property
@@ -205,7 +245,7 @@ class Analysis:
         if top(item.module) == TORCH:
             yield item.module, False
             return
-        around = {module.name, *_parents(module.name)}
+        around = {module.name, *parents(module.name)}
         needed = (name for name in self.needed(item) if name in self.sensitive)
         names = [name for name in needed if name not in around]
         names.sort(key=lambda name: name in self.reached)
@@ -241,7 +281,8 @@ def _closure(successors: Mapping[str, frozenset[str]], start: Iterable[str]) -> 
     return frozenset(done)
 
 
-def _parents(name: str) -> Iterator[str]:
+def parents(name: str) -> Iterator[str]:
+    """The packages around a module, the nearest first."""
     while "." in name:
         name = name.rpartition(".")[0]
         yield name

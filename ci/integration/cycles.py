@@ -7,24 +7,12 @@ still being executed for a name that it has not bound yet; that is played throug
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ci.integration.analysis import Analysis
-from ci.integration.bindings import events
-from ci.integration.imports import Import
-from ci.integration.source_tree import Module
-
-
-@dataclass(frozen=True)
-class Unbound:
-    """``importer`` asks ``target``, which is still being executed, for a ``name`` it has not bound yet."""
-
-    importer: str
-    imported: Import
-    target: str
-    name: str
+from ci.integration.analysis import Analysis, parents
+from ci.integration.init_order import Unbound, unbound_names
+from ci.integration.modules import Module
 
 
 @dataclass(frozen=True)
@@ -39,26 +27,51 @@ class Cycle:
 
 
 def cycles(analysis: Analysis) -> tuple[Cycle, ...]:
-    """Every cycle (strongly connected part of the import graph) among the library's reached modules."""
-    graph = {
-        name: tuple(dict.fromkeys(_steps(analysis, name))) for name in sorted(analysis.reached)
-    }
+    """Every cycle (strongly connected part of the import graph) among the library's reached modules.
+
+    A package that lies on the way to a submodule is a step only where it makes an import fail: one
+    that merely contains what is imported is no reason to speak of a cycle.
+    """
+    graph = _graph(analysis, _steps)
     parts = [part for part in components(graph) if len(part) > 1]
-    if not parts:
-        return ()
-    failures = _Play(analysis).run()
+    with_ways = _graph(analysis, _steps_and_ways)
+    failures: tuple[Unbound, ...] = ()
+    if parts or any(len(part) > 1 for part in components(with_ways)):
+        failures = unbound_names(analysis)
     found = []
     for part in parts:
         members = frozenset(part)
-        unbound = tuple(f for f in failures if f.importer in members and f.target in members)
-        found.append(Cycle(tuple(sorted(part)), _way_round(graph, members), unbound))
+        inside = tuple(f for f in failures if {f.importer, f.target} <= members)
+        found.append(Cycle(tuple(sorted(part)), _way_round(graph, members), inside))
+    explained = {item for cycle in found for item in cycle.unbound}
+    found += [_through_packages(with_ways, item) for item in failures if item not in explained]
     return tuple(sorted(found, key=lambda cycle: cycle.modules))
+
+
+def _through_packages(graph: Mapping[str, tuple[str, ...]], failure: Unbound) -> Cycle:
+    way = _shortest(graph, frozenset(graph), failure.target, through=failure.importer)
+    return Cycle(tuple(sorted(set(way))), way, (failure,))
+
+
+def _graph(
+    analysis: Analysis, steps: Callable[[Analysis, str], Iterator[str]]
+) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(dict.fromkeys(steps(analysis, name))) for name in sorted(analysis.reached)}
 
 
 def _steps(analysis: Analysis, name: str) -> Iterator[str]:
     for item, _ in analysis.edges[name]:
         if item.when != "condition":
             yield from (target for target in analysis.needed(item) if target in analysis.reached)
+
+
+def _steps_and_ways(analysis: Analysis, name: str) -> Iterator[str]:
+    around = {name, *parents(name)}
+    for item, targets in analysis.edges[name]:
+        if item.when != "condition":
+            for target in targets:
+                ways = (step for step in parents(target) if step not in around)
+                yield from (step for step in (target, *ways) if step in analysis.reached)
 
 
 def components(graph: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -123,15 +136,16 @@ def _way_round(graph: Mapping[str, tuple[str, ...]], members: frozenset[str]) ->
 
 
 def _shortest(
-    graph: Mapping[str, tuple[str, ...]], members: frozenset[str], start: str
+    graph: Mapping[str, tuple[str, ...]], members: frozenset[str], start: str, through: str = ""
 ) -> tuple[str, ...]:
+    """A shortest way from ``start`` back to it, ``through`` a module that imports it."""
     came_from: dict[str, str] = {}
     front = [start]
     while front:
         following = []
         for node in front:
             for target in graph[node]:
-                if target == start:
+                if target == start and through in ("", node):
                     way = [node]
                     while way[-1] != start:
                         way.append(came_from[way[-1]])
@@ -141,74 +155,6 @@ def _shortest(
                     following.append(target)
         front = following
     return ()
-
-
-class _Play:
-    """Executes the imports and bindings of the modules, and nothing else of them."""
-
-    def __init__(self, analysis: Analysis) -> None:
-        self._analysis = analysis
-        self._modules = analysis.tree.modules
-        self._bound: dict[str, set[str]] = {}
-        self._done: set[str] = set()
-        self._failures: dict[tuple[str, str, str], Unbound] = {}
-
-    def run(self) -> tuple[Unbound, ...]:
-        for name in (*self._analysis.tree.packages, *self._analysis.tree.roots):
-            self._execute(name)
-        return tuple(self._failures.values())
-
-    def _execute(self, name: str) -> None:
-        parent, _, last = name.rpartition(".")
-        if parent and parent in self._modules:
-            self._execute(parent)
-        if name in self._bound or name not in self._modules:
-            return
-        module = self._modules[name]
-        self._bound[name] = set()
-        statements: dict[int, list[Import]] = {}
-        for item in module.statements:
-            statements.setdefault(item.line, []).append(item)
-        for event in events(module.tree.body):
-            self._event(event, name, statements)
-        for item in module.dynamic.imports:
-            if item.when == "init":
-                self._execute(item.module)
-        self._done.add(name)
-        if parent in self._bound:
-            self._bound[parent].add(last)
-
-    def _event(
-        self, event: ast.stmt | str, name: str, statements: Mapping[int, list[Import]]
-    ) -> None:
-        if isinstance(event, str):
-            self._bound[name].add(event)
-            return
-        for item in statements.get(event.lineno, ()):
-            if item.column == event.col_offset + 1 and item.when in ("init", "fallback"):
-                self._import(item, name)
-
-    def _import(self, item: Import, importer: str) -> None:
-        self._execute(item.module)
-        known = self._bound.get(item.module)
-        for name in item.names:
-            if known is None or name == "*":
-                self._bound[importer] |= known or set()
-            elif name not in known and f"{item.module}.{name}" in self._modules:
-                self._execute(f"{item.module}.{name}")
-            elif name not in known and "__getattr__" not in known:
-                self._missing(Unbound(importer, item, item.module, name))
-
-    def _missing(self, unbound: Unbound) -> None:
-        running = unbound.target not in self._done
-        # A name that its text never binds may be a compiled submodule, or set by code that is not read.
-        if (
-            running
-            and not unbound.imported.copes
-            and unbound.name in self._modules[unbound.target].names
-        ):
-            key = (unbound.importer, unbound.target, unbound.name)
-            self._failures.setdefault(key, unbound)
 
 
 def order_is_marked(module: Module) -> bool:

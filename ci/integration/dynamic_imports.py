@@ -1,26 +1,33 @@
 """Imports that are calls: ``importlib.import_module``, ``__import__``, and lazy-loader helpers.
 
-Looked for only in files that hold such a word. A name that is a constant, an f-string over
-``__name__`` or over a loop variable with constant values, or a parameter that module-level callers fill
-with constants is worked out; any other name stays unknown, which is the run-time witness' part.
+Looked for only in files that hold such a word. A name that is a constant, an entry of a constant table of
+the module, an f-string over ``__name__`` or over a loop variable with constant values, or a parameter that
+module-level callers fill with constants is worked out; any other name stays unknown, which is the run-time
+witness' part.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ci.integration.imports import How, Import, Place, StatementVisitor, absolute, dotted
 
-WORDS = re.compile(rb"import_module|__import__|[Ll]azy")
+WORDS = re.compile(rb"import_module|__import__|[Ll]azy|apipkg")
 _LAZY_NAME = re.compile(
-    r"_?Lazy\w*(?:Module|Loader|Import|Importer)|lazy_(?:import|module|loader)\w*"
+    r"_?Lazy\w*(?:Module|Loader|Import|Importer)|_?lazy_(?:import|module|loader)\w*"
 )
 _LAZY_PACKAGES = ("lazy_loader", "lazy_import", "apipkg")
-_IMPORTERS = ("importlib.import_module", "__import__", "builtins.__import__")
+_IMPORTERS = (
+    "importlib.import_module",
+    "__import__",
+    "builtins.__import__",
+    "importlib.__import__",
+)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SAME_ELEMENTS = ("sorted", "list", "tuple", "set", "reversed", "frozenset")
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,7 @@ class _Calls(StatementVisitor):
     ) -> None:
         super().__init__(package)
         self.names = dict(names)
+        self._tables: dict[str, _Table] = {}
         self.unknown: list[Import] = []
         self.loaders: list[LazyLoader] = []
         self.by_parameter: list[tuple[str, int, Import]] = []
@@ -89,20 +97,78 @@ class _Calls(StatementVisitor):
         """Look at the expressions of each statement, then go into it."""
         for node in body:
             if isinstance(node, _FUNCTIONS):
-                arguments = (*node.args.posonlyargs, *node.args.args)
+                given = node.args
+                arguments = (*given.posonlyargs, *given.args, *given.kwonlyargs)
                 name = f"{place.scope}.{node.name}" if place.scope else node.name
                 self._parameters[name] = tuple(argument.arg for argument in arguments)
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                self._bind_constants(node)
             elif isinstance(node, ast.For):
-                self._bind_loop(node)
-            for call, late in _calls_of(node):
+                self._bind_loop(node.target, node.iter)
+            calls, loops = _calls_of(node)
+            for loop in loops:
+                self._bind_loop(loop.target, loop.iter)
+            for call, late in calls:
                 inner = replace(place, when="call", function=place.function or "<lambda>")
                 self._call(call, inner if late and place.when == "init" else place)
             super().visit([node], place)
 
-    def _bind_loop(self, node: ast.For) -> None:
-        values = [_texts(item, self.names) for item in getattr(node.iter, "elts", ())]
-        if isinstance(node.target, ast.Name) and values and all(values):
-            self.names[node.target.id] = tuple(text for texts in values for text in texts)
+    def _bind_constants(self, node: ast.Assign | ast.AnnAssign) -> None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        table = self._table(node.value) if node.value is not None else None
+        for target in targets:
+            if not isinstance(target, ast.Name):
+                continue
+            self._tables.pop(target.id, None)
+            self.names.pop(target.id, None)
+            if table is not None:
+                self._tables[target.id] = table
+            elif isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+                self.names[target.id] = (node.value.value,)
+
+    def _bind_loop(self, target: ast.expr, over: ast.expr) -> None:
+        table = self._table(over)
+        variables = target.elts if isinstance(target, ast.Tuple) else [target]
+        columns: tuple[tuple[str, ...], ...] = (table.keys if table else (),)
+        if table and table.pairs:
+            columns = (table.keys, table.values)
+        for variable, texts in zip(variables, columns, strict=False):
+            if isinstance(variable, ast.Name):
+                self.names.pop(variable.id, None)
+                if texts and len(variables) == len(columns):
+                    self.names[variable.id] = texts
+
+    def _table(self, node: ast.expr) -> _Table | None:
+        """The texts that a collection of constants holds, or the name of one."""
+        if isinstance(node, ast.Name):
+            return self._tables.get(node.id)
+        if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+            keys = self._all_texts(node.elts)
+            return _Table(keys, keys) if keys else None
+        if isinstance(node, ast.Dict):
+            values = self._all_texts(node.values)
+            keys = self._all_texts([key for key in node.keys if key is not None])
+            return _Table(keys, values) if values else None
+        if isinstance(node, ast.Call):
+            return self._table_of_call(node)
+        return None
+
+    def _table_of_call(self, call: ast.Call) -> _Table | None:
+        if isinstance(call.func, ast.Name) and call.func.id in _SAME_ELEMENTS and call.args:
+            return self._table(call.args[0])
+        if isinstance(call.func, ast.Attribute) and not call.args:
+            table = self._table(call.func.value)
+            if table is not None and call.func.attr == "values":
+                return _Table(table.values, table.values)
+            if table is not None and call.func.attr == "items":
+                return replace(table, pairs=True)
+            return table if call.func.attr == "keys" else None
+        return None
+
+    def _all_texts(self, elements: Sequence[ast.expr]) -> tuple[str, ...]:
+        """The texts of ``elements``; empty when one of them is no constant text."""
+        texts = [self._texts(item, ()) for item in elements]
+        return tuple(text for item in texts for text in item) if all(texts) else ()
 
     def _call(self, call: ast.Call, place: Place) -> None:
         if place.when == "typing":
@@ -112,43 +178,89 @@ class _Calls(StatementVisitor):
         first, dot, rest = dotted(call.func).partition(".")
         name = self._aliases.get(first, first) + dot + rest
         if name in _IMPORTERS:
-            if call.args:
-                self._import(call, place, "__import__" if "__import__" in name else "import_module")
+            self._import(call, place, "__import__" if "__import__" in name else "import_module")
         elif name.partition(".")[0] in _LAZY_PACKAGES or _LAZY_NAME.fullmatch(
             name.rpartition(".")[2]
         ):
             self.loaders.append(LazyLoader(name, call.lineno, call.col_offset + 1))
 
     def _import(self, call: ast.Call, place: Place, how: How) -> None:
-        where, target = _at(call, place, how), call.args[0]
-        names = self._absolute(_texts(target, self.names), how)
+        where, target = _at(call, place, how), _argument(call, 0, "name")
+        if target is None:
+            return
         parameters = self._parameters.get(place.function, ())
-        if names:
-            self.found += [replace(where, module=name) for name in names]
+        texts = self._texts(target, parameters)
+        found = self._absolute(call, texts, parameters) if how == "import_module" else texts
+        if how == "__import__":
+            where = replace(where, names=self._fromlist(call))
+            level = _argument(call, 4, "level")
+            if isinstance(level, ast.Constant) and isinstance(level.value, int):
+                found = tuple(absolute(text, level.value, self.package) for text in texts)
+        if found:
+            self.found += [replace(where, module=name) for name in found if name]
         elif isinstance(target, ast.Name) and target.id in parameters:
             self.by_parameter.append((place.function, parameters.index(target.id), where))
         else:
             self.unknown.append(where)
 
-    def _absolute(self, names: tuple[str, ...], how: How) -> tuple[str, ...]:
-        if how == "__import__":
-            return names
+    def _absolute(
+        self, call: ast.Call, names: tuple[str, ...], parameters: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        package = _argument(call, 1, "package")
+        given = self._texts(package, parameters) if package is not None else ()
+        # Without a known package, a relative name is taken for one of this package.
+        base = given[0] if len(given) == 1 else self.package
         levels = ((name.lstrip("."), len(name) - len(name.lstrip("."))) for name in names)
-        found = (absolute(name, level, self.package) if level else name for name, level in levels)
-        return tuple(name for name in found if name)
+        return tuple(absolute(name, level, base) if level else name for name, level in levels)
+
+    def _fromlist(self, call: ast.Call) -> tuple[str, ...]:
+        names = _argument(call, 3, "fromlist")
+        table = self._table(names) if names is not None else None
+        return table.keys if table else ()
+
+    def _texts(self, node: ast.expr, parameters: tuple[str, ...]) -> tuple[str, ...]:
+        """Every text that an expression may have where ``parameters`` hide names of the module."""
+        if isinstance(node, ast.Subscript):
+            table = self._table(node.value)
+            return table.values if table else ()
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            table = self._table(node.func.value) if node.func.attr == "get" else None
+            return table.values if table else ()
+        known = {name: texts for name, texts in self.names.items() if name not in parameters}
+        return _texts(node, known)
 
 
-def _calls_of(node: ast.stmt) -> Iterator[tuple[ast.Call, bool]]:
-    """The calls in a statement's own expressions, each with whether a lambda puts it off."""
+@dataclass(frozen=True)
+class _Table:
+    """The constant texts of a collection; ``values`` are the ``keys`` where it is no dictionary."""
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    pairs: bool = False
+
+
+def _argument(call: ast.Call, index: int, name: str) -> ast.expr | None:
+    if len(call.args) > index:
+        return call.args[index]
+    return next((item.value for item in call.keywords if item.arg == name), None)
+
+
+def _calls_of(node: ast.stmt) -> tuple[list[tuple[ast.Call, bool]], list[ast.comprehension]]:
+    """The calls in a statement's own expressions, each with whether a lambda puts it off; their loops."""
+    calls: list[tuple[ast.Call, bool]] = []
+    loops: list[ast.comprehension] = []
     pending: list[tuple[ast.AST, bool]] = [
         (child, False) for child in ast.iter_child_nodes(node) if not _is_inner(child)
     ]
     while pending:
         part, late = pending.pop()
         if isinstance(part, ast.Call):
-            yield part, late
+            calls.append((part, late))
+        elif isinstance(part, ast.comprehension):
+            loops.append(part)
         inside = late or isinstance(part, ast.Lambda)
         pending += [(child, inside) for child in ast.iter_child_nodes(part) if not _is_inner(child)]
+    return calls, loops
 
 
 def _is_inner(node: ast.AST) -> bool:

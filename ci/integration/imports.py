@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -65,7 +65,13 @@ class Import:
     @property
     def is_fixed(self) -> bool:
         """True when its condition is decided by the interpreter or the platform alone."""
-        return bool(_FIXED.search(self.condition))
+        subject = self.condition.removeprefix("match ")
+        return bool(subject) and _is_fixed(ast.parse(subject, mode="eval").body)
+
+    @property
+    def asks_for(self) -> frozenset[str]:
+        """The modules that it may execute: the one that it names, and those among its names."""
+        return frozenset({self.module, *(f"{self.module}.{name}" for name in self.names)})
 
     @property
     def statement(self) -> str:
@@ -139,20 +145,44 @@ class StatementVisitor:
             self.visit(case.body, _under(place, lambda: f"match {ast.unparse(node.subject)}"))
 
     def _if(self, node: ast.If, place: Place) -> None:
-        then, otherwise = _branches(node.test, place)
+        branches = []
+        otherwise = place
+        rest: list[ast.stmt] = [node]
+        while len(rest) == 1 and isinstance(rest[0], ast.If):  # a chain of elifs, without recursion
+            then, otherwise = _branches(rest[0].test, otherwise)
+            branches.append(self._branch(rest[0].body, then))
+            rest = rest[0].orelse
+        branches.append(self._branch(rest, otherwise))
+        self._settle_common(branches, place)
+
+    def _branch(self, body: Iterable[ast.stmt], place: Place) -> range:
         start = len(self.found)
-        self.visit(node.body, then)
-        middle = len(self.found)
-        self.visit(node.orelse, otherwise)
-        common = _conditional(self.found[start:middle]) & _conditional(self.found[middle:])
-        for index in range(start, len(self.found)) if common else ():
-            # What both branches import is imported whatever the condition says.
-            item = self.found[index]
-            if item.when == "condition" and item.module.partition(".")[0] in common:
-                self.found[index] = replace(item, when=place.when, condition=place.condition)
+        self.visit(body, place)
+        return range(start, len(self.found))
+
+    def _settle_common(self, branches: Sequence[range], place: Place) -> None:
+        """What every branch imports is imported whatever the conditions say."""
+        parts = [{name for index in branch for name in self._decided(index)} for branch in branches]
+        common = set.intersection(*parts)
+        for branch in branches if common else ():
+            for index in branch:
+                item = self.found[index]
+                if item.when != "condition" or not common & self._decided(index):
+                    continue
+                settled = replace(item, when=place.when, condition=place.condition)
+                if _is_torch(item) or item.asks_for <= common:
+                    self.found[index] = settled
+                elif item.module in common and item.module != self.package:
+                    self.found.append(replace(settled, names=()))
+
+    def _decided(self, index: int) -> frozenset[str]:
+        item = self.found[index]
+        if item.when != "condition":
+            return frozenset()
+        return frozenset({"torch"}) if _is_torch(item) else item.asks_for
 
     def _try(self, node: ast.Try, place: Place) -> None:
-        copes = any(_catches_import_error(handler.type) for handler in node.handlers)
+        copes = any(_copes(handler) for handler in node.handlers)
         inner = _coping(place) if copes else place
         self.visit(node.body, inner)
         # What a handler imports is a fall-back too, but nothing catches its own ImportError.
@@ -182,8 +212,16 @@ if sys.version_info >= (3, 11):
     _HANDLERS[ast.TryStar] = StatementVisitor._try
 
 
-def _conditional(imports: Iterable[Import]) -> set[str]:
-    return {item.module.partition(".")[0] for item in imports if item.when == "condition"}
+def _is_torch(item: Import) -> bool:
+    return item.module.partition(".")[0] == "torch"
+
+
+def _is_fixed(test: ast.expr) -> bool:
+    if isinstance(test, ast.BoolOp):
+        return all(_is_fixed(value) for value in test.values)
+    if isinstance(test, ast.UnaryOp):
+        return _is_fixed(test.operand)
+    return bool(_FIXED.search(ast.unparse(test)))
 
 
 def _import(
@@ -233,6 +271,7 @@ def _under(place: Place, condition: Callable[[], str]) -> Place:
     if place.when not in ("init", "condition"):
         return place
     text = condition()
+    text = f"({text})" if " or " in text or " if " in text else text
     both = f"{place.condition} and {text}" if place.condition else text
     return replace(place, when="condition", condition=both)
 
@@ -244,7 +283,7 @@ def _coping(place: Place) -> Place:
 
 def _branches(test: ast.expr, place: Place) -> tuple[Place, Place]:
     """The places of the two branches of ``if test``."""
-    verdict = _verdict(test)
+    verdict = verdict_of(test)
     if verdict == "typing":
         return replace(place, when="typing"), place
     if verdict == "not typing":
@@ -254,17 +293,17 @@ def _branches(test: ast.expr, place: Place) -> tuple[Place, Place]:
     if verdict == "true":
         return place, replace(place, when="typing")
     then = _under(place, lambda: ast.unparse(test))
-    return then, _under(place, lambda: f"not ({ast.unparse(test)})")
+    return then, _under(place, lambda: ast.unparse(ast.UnaryOp(ast.Not(), test)))
 
 
-def _verdict(test: ast.expr) -> str:
+def verdict_of(test: ast.expr) -> str:
     """What a condition is known to be: typing (never true at run time), not typing, main, true or ""."""
     if isinstance(test, ast.Constant):
         return "true" if test.value else "typing"
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return "not typing" if _verdict(test.operand) == "typing" else ""
+        return {"typing": "not typing", "true": "typing"}.get(verdict_of(test.operand), "")
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        found = {_verdict(value) for value in test.values}
+        found = {verdict_of(value) for value in test.values}
         return "typing" if "typing" in found else "main" if "main" in found else ""
     if dotted(test).rpartition(".")[2] == "TYPE_CHECKING":
         return "typing"
@@ -278,7 +317,15 @@ def _verdict(test: ast.expr) -> str:
     return ""
 
 
-def _catches_import_error(caught: ast.expr | None) -> bool:
+def _copes(handler: ast.excepthandler) -> bool:
+    """True for a handler of ImportError that does not end in raising another error."""
+    if not isinstance(handler, ast.ExceptHandler) or isinstance(handler.body[-1], ast.Raise):
+        return False
+    return catches_import_error(handler.type)
+
+
+def catches_import_error(caught: ast.expr | None) -> bool:
+    """True for an ``except`` clause (its expression) that catches ImportError."""
     if caught is None:
         return True
     kinds = caught.elts if isinstance(caught, ast.Tuple) else [caught]
@@ -288,14 +335,24 @@ def _catches_import_error(caught: ast.expr | None) -> bool:
 def _in_with(node: ast.With | ast.AsyncWith, place: Place) -> Place:
     names = []
     copes = False
-    for item in node.items:
-        call = item.context_expr
+    for call in (leaf for item in node.items for leaf in leaves(item.context_expr)):
         name = dotted(call.func if isinstance(call, ast.Call) else call)
         names.append(name)
         if isinstance(call, ast.Call) and name.rpartition(".")[2] == "suppress":
-            copes = copes or any(_catches_import_error(argument) for argument in call.args)
+            copes = copes or any(catches_import_error(argument) for argument in call.args)
     inner = replace(place, contexts=(*place.contexts, *(name for name in names if name)))
     return _coping(inner) if copes else inner
+
+
+def leaves(node: ast.expr) -> Iterator[ast.expr]:
+    """The expressions that a conditional or a named expression may give; any other gives itself."""
+    if isinstance(node, ast.IfExp):
+        yield from leaves(node.body)
+        yield from leaves(node.orelse)
+    elif isinstance(node, ast.NamedExpr):
+        yield from leaves(node.value)
+    else:
+        yield node
 
 
 def dotted(node: ast.expr) -> str:

@@ -10,8 +10,9 @@ import ast
 from collections.abc import Iterator
 
 from ci.integration.analysis import Analysis
+from ci.integration.bindings import executed_bodies
 from ci.integration.imports import absolute, dotted
-from ci.integration.source_tree import Module
+from ci.integration.modules import Module
 
 Function = tuple[str, str]  # module, qualified name
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -98,7 +99,9 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
     while pending:
         part = pending.pop()
         yield part
-        if not isinstance(part, (*_DEFINITIONS, ast.Lambda)):
+        if isinstance(part, ast.If):
+            pending += [part.test, *(inner for body in executed_bodies(part) for inner in body)]
+        elif not isinstance(part, (*_DEFINITIONS, ast.Lambda)):
             pending += ast.iter_child_nodes(part)
 
 
@@ -109,7 +112,7 @@ def _definitions(node: ast.AST, scope: str) -> Iterator[tuple[str, ast.AST]]:
             if not isinstance(child, ast.ClassDef):
                 yield name, child
             yield from _definitions(child, name)
-        elif isinstance(child, (ast.stmt, ast.excepthandler)):
+        elif isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
             yield from _definitions(child, scope)
 
 

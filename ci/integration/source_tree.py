@@ -6,21 +6,17 @@ not belong to what the loader imports.
 
 from __future__ import annotations
 
-import ast
 import gc
 import os
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from ci.errors import ConfigError
-from ci.integration.bindings import events
-from ci.integration.dynamic_imports import WORDS, Dynamic, dynamic_of
-from ci.integration.imports import Import, imports_of
+from ci.integration.at_init import completed
+from ci.integration.modules import Module, Unreadable, place_of, read_module
 
 # Folders of a repository that hold no package of the library.
 _NOT_PACKAGES = frozenset(
@@ -33,64 +29,15 @@ _TEST_FILE = re.compile(r"(test_.*|.*_test|conftest)\.py\Z")
 
 
 @dataclass(frozen=True)
-class Module:
-    """One module. ``place`` is its path relative to the root of the tree, with ``/``."""
-
-    name: str
-    path: Path
-    place: str
-    is_package: bool
-    source: bytes = field(repr=False)
-    tree: ast.Module = field(repr=False, compare=False)
-    statements: tuple[Import, ...] = field(repr=False)
-    dynamic: Dynamic = field(repr=False)
-
-    @property
-    def imports(self) -> tuple[Import, ...]:
-        """Every import whose target is known, statements first."""
-        return (*self.statements, *self.dynamic.imports)
-
-    @property
-    def package(self) -> str:
-        """The package that relative imports start from."""
-        return self.name if self.is_package else self.name.rpartition(".")[0]
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """The names that the module's own text binds at its top level."""
-        bound = {event for event in events(self.tree.body) if isinstance(event, str)}
-        # `from . import _C` in a package binds what it asks itself for: a compiled submodule.
-        asked = {name for item in self.statements if item.module == self.name for name in item.names}
-        return frozenset(bound - asked)
-
-    @cached_property
-    def lines(self) -> tuple[str, ...]:
-        """The text, line by line."""
-        return tuple(self.source.decode("utf-8", "replace").splitlines())
-
-    def holds(self, *words: bytes) -> bool:
-        """True when the text holds one of ``words``: asked before an expensive look."""
-        return any(word in self.source for word in words)
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """A file that is no Python of this interpreter, and why."""
-
-    place: str
-    line: int
-    why: str
-
-
-@dataclass(frozen=True)
 class SourceTree:
     """The modules of one library, by name, and what is known about how it is loaded.
 
     ``packages`` are its top-level names, ``scope`` the packages for which the proxy is on while it is
     loaded, ``roots`` further modules that the loader imports inside the guard. ``modules`` may hold
     modules of other packages of the scope (a library that it depends on): ``own`` tells. ``tests``
-    are the test files that were found, by place. ``torch_importers`` are packages outside that import
-    torch while they are loaded, with how that is known; ``taken`` are top-level names that others own.
+    are its test files, by place, ``other_tests`` folders with further ones. ``torch_importers`` are
+    packages outside that import torch while they are loaded, with how that is known; ``taken`` are
+    top-level names that others own.
     """
 
     library: str
@@ -101,6 +48,7 @@ class SourceTree:
     modules: Mapping[str, Module] = field(repr=False)
     unreadable: tuple[Unreadable, ...] = ()
     tests: Mapping[str, Path] = field(default_factory=dict, repr=False)
+    other_tests: tuple[Path, ...] = field(default=(), repr=False)
     torch_importers: Mapping[str, str] = field(default_factory=dict, repr=False)
     taken: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -200,26 +148,27 @@ def read_tree(
         for name, path in {**(others or {}), **packages}.items():
             for module_name, file, is_package in _files(name, path):
                 if _is_test(file.relative_to(path.parent)):
-                    tests[_place(file, base)] = file
+                    tests[place_of(file, base)] = file
                     continue
-                read = _read(module_name, file, base, is_package=is_package)
+                read = read_module(module_name, file, base, is_package=is_package)
                 if isinstance(read, Unreadable):
                     unreadable.append(read)
                 elif _is_apart(read):
                     tests[read.place] = file
                 else:
                     modules[module_name] = read
-    for folder in (root / "tests", root / "test", *extra_tests):
-        tests |= {_place(file, base): file for file in sorted(folder.rglob("*.py"))}
+    for folder in (root / "tests", root / "test"):
+        tests |= {place_of(file, base): file for file in sorted(folder.rglob("*.py"))}
     return SourceTree(
         library=library,
         root=root,
         packages=tuple(packages),
         scope=frozenset({*scope, *packages}),
         roots=tuple(roots),
-        modules=modules,
+        modules=completed(modules),
         unreadable=tuple(unreadable),
         tests=tests,
+        other_tests=tuple(extra_tests),
         torch_importers=torch_importers or {},
         taken=taken or {},
     )
@@ -247,7 +196,15 @@ def _files(name: str, path: Path) -> Iterator[tuple[str, Path, bool]]:
     if path.is_file():
         yield name, path, False
         return
-    for entry in sorted(os.scandir(path), key=lambda item: item.name):
+    entries = sorted(os.scandir(path), key=lambda item: item.name)
+    packages = {
+        f"{entry.name}.py"
+        for entry in entries
+        if "." not in entry.name and Path(entry.path, "__init__.py").is_file()
+    }
+    for entry in entries:
+        if entry.name in packages:  # Python prefers the package of that name
+            continue
         if entry.is_dir(follow_symlinks=False):
             if entry.name.isidentifier() and entry.name != "__pycache__":
                 yield from _files(f"{name}.{entry.name}", Path(entry.path))
@@ -270,24 +227,3 @@ def _is_apart(module: Module) -> bool:
 
 def _init_tops(module: Module) -> set[str]:
     return {item.module.partition(".")[0] for item in module.statements if item.when == "init"}
-
-
-def _place(path: Path, base: Path) -> str:
-    return path.relative_to(base).as_posix() if path.is_relative_to(base) else path.as_posix()
-
-
-def _read(name: str, path: Path, base: Path, *, is_package: bool) -> Module | Unreadable:
-    source = path.read_bytes()
-    try:
-        with (
-            warnings.catch_warnings()
-        ):  # of an invalid escape in somebody's string: not ours to tell
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source, str(path))
-    except (SyntaxError, ValueError) as error:
-        return Unreadable(_place(path, base), getattr(error, "lineno", 0) or 0, str(error))
-    dynamic = Dynamic()
-    if WORDS.search(source):
-        dynamic = dynamic_of(tree, name, is_package=is_package)
-    statements = imports_of(tree, name, is_package=is_package)
-    return Module(name, path, _place(path, base), is_package, source, tree, statements, dynamic)

@@ -8,6 +8,7 @@ from ci.findings import Finding
 from ci.integration import guide
 from ci.integration.analysis import Analysis
 from ci.integration.cycles import Cycle, cycles, order_is_marked
+from ci.integration.init_order import Unbound
 from ci.integration.rule import Rule
 
 RULE = Rule(
@@ -33,7 +34,7 @@ def _broken(analysis: Analysis, cycle: Cycle) -> Finding:
     return RULE.finding(
         analysis.tree.modules[unbound.importer].place,
         f"{_shown(cycle)}: {unbound.importer} asks for {unbound.name} while {unbound.target} is still being "
-        "executed and has not bound it: importing the package fails",
+        f"executed and has not bound it: {_outcome(unbound)}",
         f"import {unbound.importer} after {unbound.name} is defined (# isort: off / # isort: on), or move "
         "what both need into a module of its own",
         line=unbound.imported.line,
@@ -41,6 +42,13 @@ def _broken(analysis: Analysis, cycle: Cycle) -> Finding:
         library=analysis.tree.library,
         subject=" → ".join(cycle.path),
     )
+
+
+def _outcome(unbound: Unbound) -> str:
+    if unbound.caught:
+        return "the import fails, and a fall-back is taken in silence, because the ImportError is caught"
+    error = "AttributeError" if unbound.attribute else "ImportError"
+    return f"importing the package ends in {error}"
 
 
 def _resolved(analysis: Analysis, cycle: Cycle) -> Finding:

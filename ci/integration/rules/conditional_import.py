@@ -8,8 +8,8 @@ from ci.findings import Finding
 from ci.integration import guide
 from ci.integration.analysis import TORCH, Analysis, top
 from ci.integration.imports import Import
+from ci.integration.modules import Module
 from ci.integration.rule import Rule
-from ci.integration.source_tree import Module
 
 RULE = Rule(
     name="conditional-import",
@@ -37,11 +37,15 @@ def _judge(analysis: Analysis, module: Module, item: Import) -> Iterator[Finding
         return
     yield RULE.finding(
         module.place,
-        f"`{item.statement}` is executed only if {item.condition}; where the condition comes true later, "
-        f"{needs} is first imported outside the guard",
+        f"`{item.statement}` is executed only if {_shown(item.condition)}; where that does not hold, "
+        f"{needs} is not initialised inside the guard, and whoever imports it later does so outside",
         "import it unconditionally, or in try/except ImportError if it may be absent",
         line=item.line,
         column=item.column,
         library=analysis.tree.library,
         subject=f"{module.name}:{item.module}",
     )
+
+
+def _shown(condition: str) -> str:
+    return condition if len(condition) <= 100 else f"{condition[:99]}…"

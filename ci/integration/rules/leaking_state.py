@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from ci.findings import Finding
 from ci.integration import guide
 from ci.integration.analysis import TORCH, Analysis, top
-from ci.integration.imports import dotted
+from ci.integration.imports import dotted, leaves
+from ci.integration.modules import Module
 from ci.integration.rule import Rule
-from ci.integration.source_tree import Module
 
 RULE = Rule(
     name="leaking-state",
@@ -29,6 +30,8 @@ _WORDS = (
     b"meta_path",
     *(t.encode() for t in _TABLES),
 )
+_ENTERS_AND_LEAVES = frozenset({"__enter__", "__exit__", "__aenter__", "__aexit__"})
+_ENTER_CONTEXT = (".enter_context", ".enter_async_context")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -59,69 +62,103 @@ class _Leak:
     column: int
 
 
+_Here = tuple[ast.AST, "_Function | None", str, frozenset[str]]
+
+
 def _leaks(module: Module) -> Iterator[_Leak]:
-    yield from _visit(module.tree, None, "", restored=False)
+    """Each place is visited with its function, that one's name, and the tables that are restored there."""
+    tables = _Tables(module)
+    ended = frozenset(_ended_guards(module.tree))
+    pending: list[_Here] = [(module.tree, None, "", tables.restored_in(module.tree))]
+    while pending:
+        node, function, name, restored = pending.pop()
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            yield from _held_guard(node, function, name)
+        elif is_guard(node) and id(node) not in ended:
+            yield _entered_by_hand(node, name)
+        leak = tables.changed(node, name)
+        if leak is not None and leak.what not in restored:
+            yield leak
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                inner = tables.restored_in(child)
+                if isinstance(node, ast.ClassDef) and child.name in _ENTERS_AND_LEAVES:
+                    inner |= tables.restored_by(node)
+                pending.append((child, child, _joined(name, child.name), inner))
+            elif isinstance(child, ast.ClassDef):
+                pending.append((child, function, _joined(name, child.name), restored))
+            else:
+                pending.append((child, function, name, restored))
 
 
-def _visit(
-    node: ast.AST, function: _Function | None, name: str, *, restored: bool
-) -> Iterator[_Leak]:
-    """``restored``: a ``finally`` around, or the function's own, touches the same tables again."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            inner = f"{name}.{child.name}" if name else child.name
-            yield from _visit(child, child, inner, restored=_restores(child))
-            continue
-        if isinstance(child, ast.ClassDef):
-            inner = f"{name}.{child.name}" if name else child.name
-            yield from _visit(child, function, inner, restored=restored)
-            continue
-        if isinstance(child, (ast.With, ast.AsyncWith)):
-            yield from _held_guard(child, function, name)
-        elif isinstance(child, ast.Call):
-            yield from _entered_by_hand(child, name, node, function)
-        if not restored:
-            yield from _changed_table(child, name)
-        yield from _visit(child, function, name, restored=restored)
+def _joined(name: str, inner: str) -> str:
+    return f"{name}.{inner}" if name else inner
 
 
-def _restores(function: _Function) -> bool:
-    return any(
-        isinstance(node, ast.Try)
-        and any(_table_of(part) for last in node.finalbody for part in ast.walk(last))
-        for node in ast.walk(function)
-    )
+class _Tables:
+    """The tables that the process shares, by the names that a module has for them."""
 
+    def __init__(self, module: Module) -> None:
+        self._aliases = {
+            alias.asname or alias.name: f"sys.{alias.name}"
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.ImportFrom) and node.module == "sys"
+            for alias in node.names
+        }
 
-def _table_of(node: ast.AST) -> str:
-    """The shared table that an expression names: sys.modules, sys.meta_path, or one of the proxy's."""
-    if not isinstance(node, (ast.Attribute, ast.Name)):
-        return ""
-    name = dotted(node)
-    if name in ("sys.modules", "sys.meta_path"):
-        return name
-    last = name.rpartition(".")[2]
-    return last if last in _TABLES else ""
+    def restored_in(self, block: ast.AST) -> frozenset[str]:
+        """The tables that a ``finally`` of the block touches, functions inside it left out."""
+        return frozenset(
+            table
+            for node in _own_nodes(block)
+            if isinstance(node, ast.Try)
+            for last in node.finalbody
+            for part in ast.walk(last)
+            if (table := self.name(part))
+        )
 
+    def restored_by(self, node: ast.ClassDef) -> frozenset[str]:
+        """The tables that a context manager touches when it is left."""
+        return frozenset(
+            table
+            for method in node.body
+            if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and method.name in ("__exit__", "__aexit__")
+            for part in ast.walk(method)
+            if (table := self.name(part))
+        )
 
-def _changed_table(node: ast.AST, function: str) -> Iterator[_Leak]:
-    table = ""
-    if isinstance(node, (ast.Assign, ast.AugAssign, ast.Delete)):
-        targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [node.target]
-        for target in targets:
-            if isinstance(target, ast.Subscript) and _concerns(target.value, [target.slice]):
-                table = _table_of(target.value)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in _CHANGES and _concerns(node.func.value, node.args):
-            table = _table_of(node.func.value)
-    elif isinstance(node, ast.Call):
+    def name(self, node: ast.AST) -> str:
+        """The table that an expression names: sys.modules, sys.meta_path, or one of the proxy's."""
+        if not isinstance(node, (ast.Attribute, ast.Name)):
+            return ""
+        name = dotted(node)
+        name = self._aliases.get(name, name)
+        last = name.rpartition(".")[2]
+        if name.endswith(("sys.modules", "sys.meta_path")):
+            return f"sys.{last}"
+        return last if last in _TABLES else ""
+
+    def changed(self, node: ast.AST, function: str) -> _Leak | None:
+        """The leak that a statement or a call is, where it changes a table and nothing restores it."""
         table = ""
-    if isinstance(node, ast.Call) and dotted(node.func).endswith(
-        "extend_torch_proxy_blocked_modules"
-    ):
-        table = "TORCH_PROXY_BLOCKED_MODULES"
-    if table and isinstance(node, (ast.stmt, ast.expr)):
-        yield _Leak(
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.Delete)):
+            targets = [node.target] if isinstance(node, ast.AugAssign) else node.targets
+            value = [] if isinstance(node, ast.Delete) else [node.value]
+            for target in targets:
+                inside = isinstance(target, ast.Subscript)
+                of = target.value if isinstance(target, ast.Subscript) else target
+                keys = [target.slice] if isinstance(target, ast.Subscript) else value
+                if inside or isinstance(target, ast.Attribute) or isinstance(node, ast.AugAssign):
+                    table = table or self._concerned(of, keys)
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
+                table = self._concerned(node.func.value, [*node.args, *map(_value, node.keywords)])
+            elif dotted(node.func).rpartition(".")[2] == "extend_torch_proxy_blocked_modules":
+                table = "TORCH_PROXY_BLOCKED_MODULES"
+        if not table or not isinstance(node, (ast.stmt, ast.expr)):
+            return None
+        return _Leak(
             f"{table} is changed and not restored, so that what {function or 'the module'} did stays for "
             "the whole process",
             "restore it in a `finally`, or leave it alone",
@@ -131,29 +168,42 @@ def _changed_table(node: ast.AST, function: str) -> Iterator[_Leak]:
             node.col_offset + 1,
         )
 
-
-def _concerns(table: ast.expr, keys: list[ast.expr]) -> bool:
-    """True for a change that concerns torch; entries of other modules in sys.modules are not judged."""
-    name = _table_of(table)
-    if name != "sys.modules":
-        return bool(name)
-    texts = [
-        part.value
-        for key in keys
-        for part in ast.walk(key)
-        if isinstance(part, ast.Constant) and isinstance(part.value, str)
-    ]
-    return any(top(text) == TORCH for text in texts)
+    def _concerned(self, table: ast.expr, keys: list[ast.expr]) -> str:
+        """The table, where its change concerns torch; other modules in sys.modules are not judged."""
+        name = self.name(table)
+        texts = [
+            part.value
+            for key in (keys if name == "sys.modules" else ())
+            for part in ast.walk(key)
+            if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        ]
+        return name if name != "sys.modules" or any(top(text) == TORCH for text in texts) else ""
 
 
-def _is_guard(node: ast.expr) -> bool:
+def _value(keyword: ast.keyword) -> ast.expr:
+    return keyword.value
+
+
+def _own_nodes(block: ast.AST) -> Iterator[ast.AST]:
+    """Everything in a block that runs with it: functions and lambdas inside are left out."""
+    pending = [*ast.iter_child_nodes(block)]
+    while pending:
+        part = pending.pop()
+        yield part
+        if not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            pending += ast.iter_child_nodes(part)
+
+
+def is_guard(node: ast.AST) -> TypeGuard[ast.Call]:
+    """True for a call that makes a guard."""
     return isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in _GUARDS
 
 
 def _held_guard(
     node: ast.With | ast.AsyncWith, function: _Function | None, name: str
 ) -> Iterator[_Leak]:
-    if function is None or not any(_is_guard(item.context_expr) for item in node.items):
+    contexts = (leaf for item in node.items for leaf in leaves(item.context_expr))
+    if function is None or not any(map(is_guard, contexts)):
         return
     decorators = {
         dotted(item.func if isinstance(item, ast.Call) else item).rpartition(".")[2]
@@ -161,32 +211,26 @@ def _held_guard(
     }
     if decorators & {"contextmanager", "asynccontextmanager", "fixture"}:
         return
-    for part in ast.walk(node):
-        if isinstance(part, (ast.Yield, ast.YieldFrom, ast.Await)):
-            word = "an await" if isinstance(part, ast.Await) else "a yield"
-            yield _Leak(
-                f"{name} holds the guard over {word}, so that other code runs with the proxy on",
-                "leave the guard before control goes elsewhere",
-                word,
-                name,
-                part.lineno,
-                part.col_offset + 1,
-            )
-            return
+    handed_over = [
+        part
+        for part in _own_nodes(node)
+        if isinstance(part, (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith))
+    ]
+    if handed_over:
+        part = min(handed_over, key=lambda item: (item.lineno, item.col_offset))
+        word = "a yield" if isinstance(part, (ast.Yield, ast.YieldFrom)) else "an await"
+        yield _Leak(
+            f"{name} holds the guard over {word}, so that other code runs with the proxy on",
+            "leave the guard before control goes elsewhere",
+            word,
+            name,
+            part.lineno,
+            part.col_offset + 1,
+        )
 
 
-def _entered_by_hand(
-    node: ast.Call, name: str, parent: ast.AST, function: _Function | None
-) -> Iterator[_Leak]:
-    if not _is_guard(node) or isinstance(parent, (ast.withitem, ast.Return)):
-        return
-    if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):  # a decorator
-        return
-    if isinstance(parent, ast.Call) and dotted(parent.func).rpartition(".")[2] == "enter_context":
-        return
-    if isinstance(parent, ast.Assign) and _used_in_with(parent, function):
-        return
-    yield _Leak(
+def _entered_by_hand(node: ast.Call, name: str) -> _Leak:
+    return _Leak(
         f"{dotted(node.func)} is called outside a with statement, so nothing makes sure that it ends",
         "use it in a with statement, or as a decorator",
         "guard",
@@ -196,11 +240,37 @@ def _entered_by_hand(
     )
 
 
-def _used_in_with(assignment: ast.Assign, function: _Function | None) -> bool:
-    names = {dotted(target) for target in assignment.targets if isinstance(target, ast.Name)}
-    return function is not None and any(
-        isinstance(item.context_expr, ast.Name) and item.context_expr.id in names
-        for node in ast.walk(function)
-        if isinstance(node, (ast.With, ast.AsyncWith))
-        for item in node.items
-    )
+def _ended_guards(tree: ast.Module) -> Iterator[int]:
+    """The guards that something ends, by the identity of their calls.
+
+    A with statement, a decorator or an ExitStack does, a function hands its guard to its caller, and a
+    variable is entered or left by name.
+    """
+    kept: list[tuple[str, ast.expr]] = []
+    used: set[str] = set()
+    for node in ast.walk(tree):
+        ends = [*_ends(node)]
+        used |= {dotted(leaf) for end in ends for leaf in leaves(end)}
+        if isinstance(node, ast.Call) and dotted(node.func).endswith((".__exit__", ".__aexit__")):
+            used.add(dotted(node.func).rpartition(".")[0])
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            kept += [(dotted(target), node.value) for target in targets]
+        yield from (id(leaf) for end in ends for leaf in leaves(end))
+    for name, value in kept:
+        if name and name in used:
+            yield from (id(leaf) for leaf in leaves(value))
+
+
+def _ends(node: ast.AST) -> Iterator[ast.expr]:
+    """The expressions whose guard a node ends, or hands on."""
+    if isinstance(node, ast.withitem):
+        yield node.context_expr
+    elif isinstance(node, ast.Lambda):
+        yield node.body
+    elif isinstance(node, ast.Return) and node.value is not None:
+        yield node.value
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        yield from node.decorator_list
+    elif isinstance(node, ast.Call) and dotted(node.func).endswith(_ENTER_CONTEXT):
+        yield from node.args

@@ -9,9 +9,9 @@ from ci.integration import guide
 from ci.integration.analysis import Analysis
 from ci.integration.imports import Import
 from ci.integration.kept_exceptions import documented
+from ci.integration.modules import Module
 from ci.integration.rule import Rule
 from ci.integration.rules._late import late_finding
-from ci.integration.source_tree import Module
 
 RULE = Rule(
     name="module-getattr-import",

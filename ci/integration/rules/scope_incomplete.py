@@ -8,8 +8,8 @@ from ci.findings import Finding
 from ci.integration import guide
 from ci.integration.analysis import Analysis, top
 from ci.integration.imports import Import
+from ci.integration.modules import Module
 from ci.integration.rule import Rule
-from ci.integration.source_tree import Module
 
 RULE = Rule(
     name="scope-incomplete",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ci.findings import Finding
 from ci.integration import guide
-from ci.integration.analysis import Analysis
+from ci.integration.analysis import Analysis, parents
 from ci.integration.kept_exceptions import documented
 from ci.integration.rule import Rule
 
@@ -19,7 +19,8 @@ RULE = Rule(
 
 def check(analysis: Analysis) -> Iterator[Finding]:
     """One finding for each import statement that is missing, not for each module it would bring."""
-    kept = {item.late.target for item in documented(analysis) if item.kind == "kept"}
+    # A late import that is kept on purpose has findings of its own where something is missing.
+    kept = {item.late.target for item in documented(analysis) if item.kind != "plain"}
     left = {
         module.name
         for module in analysis.tree.own()
@@ -43,8 +44,8 @@ def _starts(analysis: Analysis, left: set[str]) -> Iterator[str]:
 
 def _finding(analysis: Analysis, name: str, left: set[str]) -> Finding:
     tree = analysis.tree
-    package, _, last = name.rpartition(".")
-    holder = tree.find(package) or tree.modules[name]
+    holder = next((tree.modules[p] for p in parents(name) if p in tree.modules), tree.modules[name])
+    package, _, last = name.removeprefix(f"{holder.name}.").rpartition(".")
     reason = analysis.first_import(name)
     place = f"{tree.modules[name].place}:{reason.line}" if reason else tree.modules[name].place
     way = analysis.way_to_torch(name)
@@ -56,7 +57,7 @@ def _finding(analysis: Analysis, name: str, left: set[str]) -> Finding:
         holder.place,
         f"{name} imports {way[-1]} ({place}{through}) and importing {tree.packages[0]} does not import "
         f"it, so its first import comes after the guard{more}",
-        f"add `from . import {last}` to {holder.place}, or delete the module",
+        f"add `from .{package} import {last}` to {holder.place}, or delete the module",
         line=max(lines, default=1),
         column=1,
         library=tree.library,

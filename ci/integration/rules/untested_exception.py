@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ci.findings import Finding
@@ -22,7 +23,9 @@ def check(analysis: Analysis) -> Iterator[Finding]:
     kept = [item for item in documented(analysis) if item.kind == "kept"]
     if not kept:
         return
-    texts = [path.read_text("utf-8", "replace") for path in analysis.tree.tests.values()]
+    others = (path for folder in analysis.tree.other_tests for path in folder.rglob("*.py"))
+    files = (*analysis.tree.tests.values(), *sorted(others))
+    texts = [path.read_text("utf-8", "replace") for path in files]
     for item in kept:
         missing = _missing(item, texts)
         if missing:
@@ -43,23 +46,26 @@ def _missing(item: Documented, texts: list[str]) -> list[str]:
     module = item.late.target
     callers = _public_callers(item)
     missing = []
-    if not any(module in text for text in texts):
+    if not any(_names(text, module) for text in texts):
         missing.append(module)
-    if not any(name in text for name in callers for text in texts):
+    if not any(_names(text, name) for name in callers for text in texts):
         missing.append(" / ".join(callers))
     return missing
 
 
+def _names(text: str, name: str) -> bool:
+    return re.search(rf"\b{re.escape(name)}\b", text) is not None
+
+
 def _public_callers(item: Documented) -> tuple[str, ...]:
-    """The function itself, and functions of its module that call it by name."""
-    name = item.function.rpartition(".")[2]
-    lines = item.late.module.lines
-    callers = [name]
-    current = ""
-    for line in lines:
-        stripped = line.lstrip()
-        if stripped.startswith(("def ", "async def ")):
-            current = stripped.partition("def ")[2].partition("(")[0].strip()
-        elif f"{name}(" in line and current and current not in callers:
-            callers.append(current)
+    """The function itself, and functions of its module that call it by name, directly or not."""
+    callers = [item.function.rpartition(".")[2]]
+    for called in callers:  # grows while it is walked
+        current = ""
+        for line in item.late.module.lines:
+            stripped = line.lstrip()
+            if stripped.startswith(("def ", "async def ")):
+                current = stripped.partition("def ")[2].partition("(")[0].strip()
+            elif current and current not in callers and re.search(rf"\b{called}\(", line):
+                callers.append(current)
     return tuple(callers)
