@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ci.integration.scaffold.printer import flat, opened, parsed, printed, quoted
 
 EXPRESSIONS = [
+    *(f"f({'x' * length!r}, 1)" for length in range(74, 90)),
     "f()",
     "f(1)",
     "f(a, b=2, *c, **d)",
@@ -68,7 +69,7 @@ def test_python_reads_the_same_expression(text: str, indent: int) -> None:
         assert ast.dump(parsed(again)) == ast.dump(node)
 
 
-@pytest.mark.parametrize("text", EXPRESSIONS[:12])
+@pytest.mark.parametrize("text", EXPRESSIONS[16:28])
 def test_lines_fit_where_they_can(text: str) -> None:
     lines = printed(parsed(text), indent=8, before="name=", after=",").splitlines()
     assert 8 + len(lines[0]) <= 100

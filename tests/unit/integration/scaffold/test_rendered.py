@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -243,6 +244,47 @@ def test_without_an_exercise_the_precision_test_fails(
     )
     assert status == 1
     assert "no exercise was given" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("round_trip", "available", "status", "words"),
+    [
+        ("None", True, 1, "write ROUND_TRIP of this file"),
+        ("None", False, 1, "write ROUND_TRIP of this file"),
+        ("lambda tokens: tokens", True, 0, "4 passed"),
+        ("lambda tokens: tokens", False, 0, "needs CUDA >=99"),
+        ("lambda tokens: tokens * 1.01", True, 1, "2 failed, 2 passed"),
+        ("lambda tokens: tokens.astype('float64')", True, 1, "2 failed, 2 passed"),
+    ],
+)
+def test_the_multi_card_test_on_two_ranks(
+    tmp_path: Path,
+    library: EcosystemLibrary,
+    round_trip: str,
+    available: bool,
+    status: int,
+    words: str,
+) -> None:
+    pytest.importorskip("paddle")
+    renamed = replace(library, availability_name="fast_ops", kind="ep_comm")
+    files = rendered_files(renamed, (), "")
+    (text,) = (text for path, text in files.items() if path.endswith("_round_trip.py"))
+    values = {"available": available, "wrong": 0.0, "lacking": False}
+    (tmp_path / "paddlefleet_ops.py").write_text(PACKAGE.format(**values))
+    test = tmp_path / "test_fast_ops_round_trip.py"
+    test.write_text(
+        text.replace("| None = None", f"| None = {round_trip}").replace('"-v"', '"-vrs"')
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node=2", "--log_dir=log", test.name],
+        cwd=tmp_path, env={**os.environ, "PADDLE_DISTRI_BACKEND": "gloo"},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode != 0) == bool(status), done.stdout + done.stderr
+    logs = [path.read_text() for path in (tmp_path / "log").glob("workerlog.*")]
+    assert len(logs) == 2
+    assert all(words in log for log in logs)
 
 
 @pytest.mark.parametrize(
