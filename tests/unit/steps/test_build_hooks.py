@@ -45,8 +45,12 @@ def link(path: Path, *run_paths: str) -> Path:
 
 def run_path(path: Path) -> str:
     """What binutils reads."""
-    listed = subprocess.run(["readelf", "-d", str(path)], check=True, capture_output=True, text=True)
-    lines = [line for line in listed.stdout.splitlines() if "(RUNPATH)" in line or "(RPATH)" in line]
+    listed = subprocess.run(
+        ["readelf", "-d", str(path)], check=True, capture_output=True, text=True
+    )
+    lines = [
+        line for line in listed.stdout.splitlines() if "(RUNPATH)" in line or "(RPATH)" in line
+    ]
     return lines[0].split("[", 1)[1].rstrip("]") if lines else ""
 
 
