@@ -155,14 +155,13 @@ def apply(
     entries: Sequence[Known],
     *,
     place: str,
-    checked: Collection[str],
-    ran: Collection[str],
+    ran: Mapping[str, Collection[str]],
     today: date,
 ) -> Applied:
     """Sort the findings out by the entries of the file at ``place``.
 
-    An entry is judged only when its library was ``checked`` and its rule ``ran``: what was not looked for
-    cannot be missed.
+    ``ran`` are the rules that ran on each library. An entry is judged only when its rule did: what was
+    not looked for cannot be missed.
     """
     in_force = [entry for entry in entries if entry.until is None or today < entry.until]
     matched: dict[Known, int] = dict.fromkeys(in_force, 0)
@@ -175,7 +174,7 @@ def apply(
         else:
             matched[entry] += 1
             known.append((finding, entry))
-    judged = [item for item in entries if item.library in checked and item.rule in ran]
+    judged = [item for item in entries if item.rule in ran.get(item.library, ())]
     faults = [_fault(entry, matched.get(entry), place) for entry in judged]
     return Applied(tuple(left), tuple(known), tuple(item for item in faults if item is not None))
 

@@ -17,7 +17,7 @@ from ci.integration.analysis import Analysis
 from ci.integration.baseline import BASELINE_RULES, Known, apply, read_baseline, render
 from ci.integration.imports import told_apart
 from ci.integration.kept_exceptions import documented
-from ci.integration.registry_rules import REGISTRY_RULES, registry_findings
+from ci.integration.registry_rules import REGISTRY_RULES, registry_findings, submodule
 from ci.integration.registry_rules.facts import gather
 from ci.integration.rule import Rule
 from ci.integration.rules import STATIC_RULES, name_collision, static_findings
@@ -68,6 +68,7 @@ class _Checked:
     subject: Subject
     analysis: Analysis | None = None
     findings: list[Finding] = field(default_factory=list)
+    ran: set[str] = field(default_factory=set)
     run_time: str = ""
     not_exercised: tuple[str, ...] = ()
 
@@ -88,13 +89,13 @@ def run_check(request: CheckRequest, narrator: Narrator) -> CheckReport:
     _refuse_nothing(subjects, asked=bool(request.subjects))
     checked = [_read(subject, libraries, narrator) for subject in subjects]
     _compare(checked)
-    ran = {rule.RULE.name for rule in STATIC_RULES}
     if any(item.subject.library is not None for item in checked):
         checked += _registry(request, checked, libraries)
-        ran |= {rule.RULE.name for rule in REGISTRY_RULES}
-    if request.run_time != "no":
-        ran |= _run_time(request, checked, narrator)
-    return _report(request, checked, ran, time.monotonic() - started)
+    if request.run_time == "no":
+        _leave_out_run_time(checked)
+    else:
+        _run_time(request, checked, narrator)
+    return _report(request, checked, time.monotonic() - started)
 
 
 def _libraries(request: CheckRequest) -> tuple[EcosystemLibrary, ...]:
@@ -137,6 +138,7 @@ def _read(subject: Subject, libraries: Sequence[EcosystemLibrary], narrator: Nar
     narrator.begin(subject.name, "reading the sources")
     checked.analysis = Analysis(tree_of(subject, libraries))
     checked.findings += static_findings(checked.analysis)
+    checked.ran |= {rule.RULE.name for rule in STATIC_RULES}
     narrator.end(subject.name, f"{len(checked.analysis.tree.modules)} modules read")
     return checked
 
@@ -171,6 +173,8 @@ def _registry(
     """
     wheel = _Checked(Subject(WHEEL, "all its libraries together", PACKAGE_ROOT))
     by_name = {item.subject.name: item for item in checked if item.subject.library is not None}
+    for item in (wheel, *by_name.values()):
+        item.ran |= {rule.RULE.name for rule in REGISTRY_RULES}
     sets = dict.fromkeys(library.library_set for library in libraries if library.name in by_name)
     for library_set in sets:
         facts = gather(
@@ -185,11 +189,14 @@ def _registry(
             if not finding.library:
                 wheel.findings.append(replace(finding, library=WHEEL))
             elif finding.library in by_name:
-                by_name[finding.library].findings.append(finding)
+                item = by_name[finding.library]
+                # That its sources are not here is said of the library as a whole, and is no fault of it.
+                if item.analysis or finding.rule != submodule.RULE.name:
+                    item.findings.append(finding)
     return [wheel] if wheel.findings else []
 
 
-def _run_time(request: CheckRequest, checked: Sequence[_Checked], narrator: Narrator) -> set[str]:
+def _run_time(request: CheckRequest, checked: Sequence[_Checked], narrator: Narrator) -> None:
     from ci.pipeline.run_time import RunTimeRequest, run_subject
 
     asked = RunTimeRequest(
@@ -199,7 +206,6 @@ def _run_time(request: CheckRequest, checked: Sequence[_Checked], narrator: Narr
         exercises=_exercises(request.exercises),
         jobs=request.jobs,
     )
-    ran = False
     for item in checked:
         if item.analysis is None:
             continue
@@ -208,8 +214,13 @@ def _run_time(request: CheckRequest, checked: Sequence[_Checked], narrator: Narr
             raise result.error
         item.findings += result.findings
         item.run_time, item.not_exercised = result.why_not, result.not_exercised
-        ran = ran or not result.why_not
-    return {rule.name for rule in RUN_TIME_RULES} if ran else set()
+        if not result.why_not:
+            item.ran |= {rule.name for rule in RUN_TIME_RULES}
+
+
+def _leave_out_run_time(checked: Sequence[_Checked]) -> None:
+    for item in checked:
+        item.run_time = "left out (--static)"
 
 
 def _exercises(texts: Sequence[str]) -> Mapping[str, str]:
@@ -227,9 +238,7 @@ def _exercises(texts: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
-def _report(
-    request: CheckRequest, checked: Sequence[_Checked], ran: set[str], seconds: float
-) -> CheckReport:
+def _report(request: CheckRequest, checked: Sequence[_Checked], seconds: float) -> CheckReport:
     chosen = set(request.rules) or set(ALL_RULES)
     entries = read_baseline(request.baseline or BASELINE)
     found = [item for one in checked for item in one.findings if item.rule in chosen]
@@ -237,12 +246,12 @@ def _report(
         found,
         entries,
         place=_place(request.baseline or BASELINE),
-        checked={one.subject.name for one in checked if one.analysis or one.subject.name == WHEEL},
-        ran=ran & chosen,
+        ran={one.subject.name: one.ran & chosen for one in checked},
         today=date.today(),
     )
     libraries = tuple(_library_check(one, applied.left, applied.known) for one in checked)
-    rules = tuple(rule for name, rule in ALL_RULES.items() if name in ran & chosen)
+    ran = {name for one in checked for name in one.ran & chosen}
+    rules = tuple(rule for name, rule in ALL_RULES.items() if name in ran)
     report = CheckReport(libraries, (*rules, *BASELINE_RULES), applied.faults, seconds)
     return replace(report, next_command=_next_command(request, report))
 

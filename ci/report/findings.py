@@ -42,10 +42,12 @@ def _print_library(console: Console, library: LibraryCheck, *, show_notes: bool)
     if library.why_not:
         console.print(f"{title}: not checked: {escape(library.why_not)}", soft_wrap=True)
         console.print(f"  [dim]{escape(library.next_step)}[/dim]", soft_wrap=True)
-        return
-    console.print(f"{title}: {library.modules} modules", soft_wrap=True)
-    for text in (*library.notes, *_remarks(library)):
-        console.print(f"  {escape(text)}", soft_wrap=True)
+    elif library.modules:
+        console.print(f"{title}: {library.modules} modules", soft_wrap=True)
+        for text in (*library.notes, *_remarks(library)):
+            console.print(f"  {escape(text)}", soft_wrap=True)
+    else:
+        console.print(title, soft_wrap=True)
     for finding in library.findings:
         if show_notes or finding.level != "note":
             _print_finding(console, finding)

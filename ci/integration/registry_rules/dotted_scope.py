@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ci.findings import Finding
+from ci.integration import guide
 from ci.integration.analysis import top
 from ci.integration.registry_rules.facts import RegistryFacts
 from ci.integration.rule import Rule
@@ -12,7 +13,7 @@ from ci.integration.rule import Rule
 RULE = Rule(
     name="dotted-scope",
     summary="a compat scope names a submodule without its package",
-    guide="step 3: the scope lists the packages that import torch while the library is loaded",
+    guide=guide.SCOPE,
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ci.findings import Finding
+from ci.integration import guide
 from ci.integration.registry_rules.facts import RegistryFacts
 from ci.integration.registry_rules.suite_files import MULTI_CARD, SuiteFile
 from ci.integration.rule import Rule
@@ -14,7 +15,7 @@ from ci.registry import EcosystemLibrary
 RULE = Rule(
     name="ep-without-multi-card-test",
     summary="an expert-parallel library has no registered multi-card test",
-    guide="step 4: an EP library is verified by a multi-card test, registered in tests/test_configs.yaml",
+    guide=guide.MULTI_CARD_TEST,
 )
 LEAST_GPUS = 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ci.findings import Finding
+from ci.integration import guide
 from ci.integration.registry_rules.facts import RegistryFacts
 from ci.integration.registry_rules.suite_files import SINGLE_CARD
 from ci.integration.rule import Rule
@@ -12,7 +13,7 @@ from ci.integration.rule import Rule
 RULE = Rule(
     name="gated-without-precision-test",
     summary="a library gated by capability has no precision test",
-    guide="library kinds: a CUDA extension, gated by capability, has a test that compares precision",
+    guide=guide.PRECISION_TEST,
 )
 
 

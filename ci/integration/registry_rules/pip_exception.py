@@ -8,6 +8,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ci.findings import Finding
+from ci.integration import guide
 from ci.integration.declaration_places import DeclarationPlace
 from ci.integration.registry_rules.distributions import PIP_EXCEPTIONS, PipException, modules_of
 from ci.integration.registry_rules.facts import WHEEL, RegistryFacts, declared
@@ -17,7 +18,7 @@ from ci.registry import EcosystemLibrary
 RULE = Rule(
     name="pip-exception",
     summary="a library comes as a submodule and as a pip requirement, or by the wrong one of the two",
-    guide="library kinds: submodules are the rule; tilelang-paddle is the exception, a pip dependency",
+    guide=guide.PIP_EXCEPTION,
 )
 _Asked = tuple[str, Requirement, DeclarationPlace]
 

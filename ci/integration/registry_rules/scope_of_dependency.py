@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ci.findings import Finding
+from ci.integration import guide
 from ci.integration.registry_rules.facts import RegistryFacts
 from ci.integration.rule import Rule
 
 RULE = Rule(
     name="scope-of-dependency",
     summary="a compat scope lacks a library that it depends on",
-    guide="step 3: the scope lists the library and its dependencies that import torch while loading",
+    guide=guide.SCOPE,
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ci.findings import Finding
+from ci.integration import guide
 from ci.integration.registry_rules.facts import RegistryFacts
 from ci.integration.rule import Rule
 from ci.registry import build_utils
@@ -12,7 +13,7 @@ from ci.registry import build_utils
 RULE = Rule(
     name="submodule",
     summary="a library's submodule is not checked out as it is pinned",
-    guide="step 1: the submodule is fixed to a commit; local check: update it recursively first",
+    guide=guide.SUBMODULE_PINNED,
 )
 
 

@@ -9,6 +9,7 @@ from packaging.utils import canonicalize_name
 
 from ci.environments.lock import BUILD_BASE
 from ci.findings import Finding, Level
+from ci.integration import guide
 from ci.integration.registry_rules.distributions import PADDLE, PADDLE_BRINGS, TORCH_BY_COMPAT
 from ci.integration.registry_rules.facts import RegistryFacts, applies, declared, real_run
 from ci.integration.registry_rules.version_sets import allows_all, joined
@@ -20,7 +21,7 @@ from ci.registry import EcosystemLibrary
 RULE = Rule(
     name="undeclared-requirement",
     summary="a library's own metadata requires what its declaration does not cover",
-    guide="step 2: build and run-time dependencies are declared, because --no-deps installs none",
+    guide=guide.DEPENDENCIES_BY_KIND,
 )
 Missing = dict[tuple[RealRequirement, str], list[Cell]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ci.findings import Finding
+from ci.integration import guide
 from ci.integration.registry_rules.facts import RegistryFacts
 from ci.integration.registry_rules.suite_files import SuiteFile, Use
 from ci.integration.rule import Rule
@@ -13,7 +14,7 @@ from ci.registry import EcosystemLibrary
 RULE = Rule(
     name="test-without-guard",
     summary="a test uses a library without a skip guard",
-    guide="step 4: every test is guarded by is_<lib>_available()",
+    guide=guide.AVAILABILITY_GUARD,
 )
 
 

@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ci.findings import Finding
+from ci.integration import guide
 from ci.integration.registry_rules.facts import (
     DECLARATIONS,
     WHEEL,
@@ -28,7 +29,7 @@ from ci.matrix.model import Cell
 RULE = Rule(
     name="unsatisfiable-together",
     summary="requirements that no environment can meet together",
-    guide="step 2: run-time requirements of all libraries end in one wheel's metadata",
+    guide=guide.DEPENDENCIES_BY_KIND,
 )
 
 
