@@ -13,6 +13,7 @@ build environment that holds nothing else.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
@@ -110,11 +111,13 @@ class EcosystemLibrary:
     public_names: what must resolve after loading (``name``, or ``package.module:name``). hint: what a
     user does without it. extra_env: its build's environment; a value may be a function of the
     :class:`Target`. load_env: variables that its import reads, set while it is loaded unless the user
-    set them. include_dirs: folders of C++ headers below its sources, or below the packages of its build
-    environment (``{site-packages}/PATTERN``). varies_by: the axes of the matrix that its artifacts depend
-    on. hooks: functions of ``build_hooks.py`` by name. ignored: patterns of produced files that stay out
-    of the wheel, each with a reason. excludes: shared libraries that repair must not graft, beyond the
-    farm's own policy.
+    set them. exercises: for some public names the arguments of a call that works on the CPU, as Python
+    text over ``paddle`` and ``np``; the check calls them to see what they import. include_dirs: folders
+    of C++ headers below its sources, or below the packages of its build environment
+    (``{site-packages}/PATTERN``). varies_by: the axes of the matrix that its artifacts depend on. hooks:
+    functions of ``build_hooks.py`` by name. ignored: patterns of produced files that stay out of the
+    wheel, each with a reason. excludes: shared libraries that repair must not graft, beyond the farm's
+    own policy.
     needs_cuda_compiler: it has device code; needs_host_compiler: it has C++ code only.
     pin: the commit of the submodule, ``None`` while no commit has been verified. nested: the submodules
     inside it that its build reads, ``None`` for all of them.
@@ -132,6 +135,7 @@ class EcosystemLibrary:
     requires: Requires = field(default_factory=lambda: Requires())
     extra_env: Mapping[str, EnvValue] = field(default_factory=dict)
     load_env: Mapping[str, str] = field(default_factory=dict)
+    exercises: Mapping[str, str] = field(default_factory=dict)
     include_dirs: tuple[str, ...] = ()
     build_requires: tuple[Requirement, ...] = ()
     run_requires: tuple[Requirement, ...] = ()
@@ -410,6 +414,7 @@ def _declaration_problems(library: EcosystemLibrary) -> list[str]:
         problems.append(f"{library.name}: no artifact is declared")
     if not library.public_names:
         problems.append(f"{library.name}: no public name is declared, so loading proves nothing")
+    problems += _exercise_problems(library)
     if library.module not in {artifact.module for artifact in library.artifacts}:
         problems.append(f"{library.name}: no artifact gives its module {library.module!r}")
     if library.module not in library.compat_scope:
@@ -417,6 +422,27 @@ def _declaration_problems(library: EcosystemLibrary) -> list[str]:
     if library.pin is not None and not re.fullmatch(r"[0-9a-f]{40}", library.pin):
         problems.append(f"{library.name}: pin {library.pin!r} is not a full commit")
     return problems
+
+
+def _exercise_problems(library: EcosystemLibrary) -> list[str]:
+    problems = []
+    for name, arguments in library.exercises.items():
+        if name not in library.public_names:
+            problems.append(f"{library.name}: the exercise of {name!r} is of no public name")
+        if not _are_arguments(arguments):
+            problems.append(
+                f"{library.name}: the exercise of {name!r} is no list of arguments: {arguments!r}; "
+                "write what stands between the brackets of a call"
+            )
+    return problems
+
+
+def _are_arguments(text: str) -> bool:
+    try:
+        node = ast.parse(f"call({text})", mode="eval").body
+    except (SyntaxError, ValueError):
+        return False
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
 
 
 def _artifact_problems(library: EcosystemLibrary) -> list[str]:
@@ -945,6 +971,11 @@ TEMPLATES: tuple[EcosystemLibrary, ...] = (
         kind="header_only",
         hint="guard the call with is_expert_placement_available(); without it place experts in order",
         public_names=("place_experts", "pack_sequences", "group_by_expert"),
+        exercises={
+            "place_experts": "paddle.to_tensor([90.0, 132.0, 40.0, 61.0]), 6, 2",
+            "pack_sequences": "paddle.to_tensor([5, 3, 4, 2]), 8",
+            "group_by_expert": "paddle.to_tensor([[0, 1], [1, 2], [2, 0]]), 3",
+        },
         compat_scope=("expert_placement",),
         varies_by=frozenset({"python"}),
         requires=Requires(python=">=3.10"),
@@ -961,6 +992,11 @@ TEMPLATES: tuple[EcosystemLibrary, ...] = (
         kind="cuda_extension",
         hint="guard the call with is_fused_norm_available(); paddle.nn.functional has unfused operators",
         public_names=("rms_norm_residual", "swiglu", "topk_softmax"),
+        exercises={
+            "rms_norm_residual": "paddle.ones([2, 8]), paddle.ones([2, 8]), paddle.ones([8])",
+            "swiglu": "paddle.ones([2, 8]), paddle.ones([2, 8])",
+            "topk_softmax": "paddle.to_tensor([[0.1, 0.7, 0.2, 0.4]]), 2",
+        },
         compat_scope=("fused_norm",),
         varies_by=frozenset({"cuda", "capability"}),
         requires=Requires(capability=">=8.0", cpu_path=True),
@@ -979,6 +1015,7 @@ TEMPLATES: tuple[EcosystemLibrary, ...] = (
         kind="ep_comm",
         hint="guard the call with is_ep_exchange_available() and use the all-to-all token dispatcher",
         public_names=("Buffer", "all_to_all_v"),
+        exercises={"Buffer": "4", "all_to_all_v": "paddle.ones([2, 3]), [2]"},
         compat_scope=("ep_exchange",),
         varies_by=frozenset(),
         build_requires=("setuptools>=77",),
@@ -996,6 +1033,11 @@ TEMPLATES: tuple[EcosystemLibrary, ...] = (
             "recurrent_linear_attention",
             "LinearAttention",
         ),
+        exercises={
+            "chunk_linear_attention": "*[paddle.ones([1, 4, 2, 8])] * 3, chunk_size=2",
+            "recurrent_linear_attention": "*[paddle.ones([1, 4, 2, 8])] * 3",
+            "LinearAttention": "16, 2",
+        },
         compat_scope=("chunk_linear_attention",),
         varies_by=frozenset(),
         build_requires=("setuptools>=77",),
