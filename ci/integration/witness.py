@@ -23,6 +23,7 @@ from ci.findings import Finding, Level
 from ci.integration import guide
 from ci.integration.rule import Rule
 
+REAL_TORCH = "real torch"
 PROGRAM = Path(__file__).parent / "child" / "witness.py"
 LATE_TORCH_IMPORT = Rule(
     "late-torch-import",
@@ -242,16 +243,17 @@ def run_witness(request: WitnessRequest, python: Path, work: Path, timeout: floa
     :class:`~ci.errors.InfrastructureError` when the environment has no usable Paddle, and
     :class:`~ci.errors.ToolchainError` when ``python`` cannot be started.
     """
-    home = work / "empty"
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
+    empty, home = work / "empty", work / "home"
+    for folder in (empty, home):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
     asked, answer, log = work / "request.json", work / "result.json", work / "witness.log"
     answer.unlink(missing_ok=True)
     asked.write_text(json.dumps(request.document(timeout * 0.9)), encoding="utf-8")
     done = proc.run(
         proc.Command(
             argv=(str(python), str(PROGRAM), str(asked), str(answer)),
-            cwd=home,
+            cwd=empty,
             env=_environment(python, home),
             timeout=timeout,
             label="run-time witness",
@@ -547,7 +549,13 @@ class _Judge:
                     "it to the loader",
                     after.stage,
                 )
+            told = any(
+                late.stage == after.stage and late.outcome == "real"
+                for late in self.result.late_torch
+            )
             for why, subject, level in _traces(before, after, self.result.request):
+                if told and subject == REAL_TORCH:
+                    continue
                 yield self.at_top(
                     IMPORT_LEAVES_TRACES,
                     f"{what} {why}",
@@ -679,7 +687,7 @@ def _traces(
     """What is different, as reason, subject and level."""
     new = _new(before.real_torch, after.real_torch)
     if new:
-        yield f"brought the real torch into sys.modules ({new[0]})", "real torch", None
+        yield f"brought the real torch into sys.modules ({new[0]})", REAL_TORCH, None
     left = _new(before.proxy_modules, after.proxy_modules)
     if left and not after.finders_of_proxy > before.finders_of_proxy:
         yield f"left Paddle's proxy in sys.modules as {', '.join(left)}", "proxy modules", None
@@ -727,12 +735,7 @@ def import_cause(failure: Failure, request: WitnessRequest) -> tuple[str, str]:
             "import what is needed from a module that Paddle has, in the fork",
         )
     if re.search(r"No module named 'torch", failure.message):
-        asking = failure.innermost_module.partition(".")[0] or "a package"
-        if asking not in request.scope:
-            return (
-                f"{failure.shown}: {asking} imports torch and is not in the compat scope",
-                f"add {asking!r} to compat_scope in the declaration, if it works with Paddle",
-            )
+        return _torch_missing(failure, request)
     if missing := re.search(r"No module named '([\w.]+)'", failure.message):
         return (
             f"{failure.shown}: it is not installed",
@@ -746,3 +749,18 @@ def import_cause(failure: Failure, request: WitnessRequest) -> tuple[str, str]:
     if failure.kind == "SystemExit":
         return f"{failure.shown}: it wants to end the process", "raise an error instead of sys.exit"
     return failure.shown, "mend the import in the fork, under the compat guard"
+
+
+def _torch_missing(failure: Failure, request: WitnessRequest) -> tuple[str, str]:
+    """Torch was asked for, and the proxy did not answer. While a module of the scope is executed Paddle
+    answers every package, so this is an import before the guard, or one that switched it off.
+    """
+    asking = failure.innermost_module.partition(".")[0] or "a package"
+    why = f"{failure.shown}: {asking} imports torch where the proxy is off"
+    if asking in request.preload:
+        mend = f"take {asking!r} out of preload: the proxy comes with the guard"
+    elif asking in request.scope:
+        mend = "leave the guard of the loader on while the package is imported"
+    else:
+        mend = f"add {asking!r} to compat_scope in the declaration, if it works with Paddle"
+    return why, mend

@@ -120,9 +120,9 @@ class Place:
         self.watched = frozenset(modules) | {name.partition(".")[0] for name in scope}
 
     def owner(self, module: str, file: str) -> str:
-        """Whose the code is, by the name of its module, else by its file."""
+        """Whose the code is, by the name of its module, and by its file where it has none."""
         top = module.partition(".")[0]
-        if top in self.modules or file.startswith(self.folders):
+        if top in self.modules or (not top and file.startswith(self.folders)):
             return "library"
         if top in self.watched:
             return "scope"
@@ -379,15 +379,15 @@ class Run:
         self.watch.install()
         sys.path[:0] = self.request["paths"]
         warm(paddle)
-        self._state("before")
-        mended = Mended()
-        if self._imported(paddle):
+        if self._preloaded():
+            self._state("before")
+            mended = Mended()
+            imported = self._imported(paddle)
             self._state("import")
-            mended.restore()
-            self._access()
-            self._exercises(paddle, mended)
-        else:
-            self._state("import")
+            if imported:
+                mended.restore()
+                self._access()
+                self._exercises(paddle, mended)
         self.record.stage, self.record.finished = "end", True
         self.write()
 
@@ -417,15 +417,22 @@ class Run:
             return None
         return paddle
 
-    def _imported(self, paddle: Any) -> bool:
-        """True when the library could be imported. Its public names are resolved under the guard too."""
+    def _preloaded(self) -> bool:
+        """True when what is to be imported before the guard could be."""
         self._begin("preload")
-        before = set(sys.modules)
         try:
             for name in self.request["preload"]:
                 importlib.import_module(name)
-            before = set(sys.modules)
-            self._begin("import")
+        except BaseException as error:  # as for the library itself
+            self.record.import_failure = self.failure(error)
+            return False
+        return True
+
+    def _imported(self, paddle: Any) -> bool:
+        """True when the library could be imported. Its public names are resolved under the guard too."""
+        self._begin("import")
+        before = set(sys.modules)
+        try:
             with (
                 default_environment(self.request["load_env"]),
                 paddle.use_compat_guard(scope=set(self.request["scope"]), silent=True),
