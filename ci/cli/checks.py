@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ci.cli.options import cache_option, comma_list, json_option, narrator, not_empty, print_json
 from ci.errors import ConfigError
-from ci.report.console import make_console
+from ci.report.console import make_console, print_table
 
 
 def check_verb(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +36,7 @@ def check_verb(parser: argparse.ArgumentParser) -> None:
     add("--exercise", action="append", default=[], metavar="NAME=ARGUMENTS",
         help="also call a public function, as in 'muladd=paddle.ones([3]), 2.0'")  # fmt: skip
     add("--rules", type=comma_list, help="only these rules, comma separated")
+    add("--list-rules", action="store_true", help="only list the rules")
     add("--baseline", type=Path, help="known findings with reasons (default: the committed file)")
     add("--write-baseline", action="store_true", help="append what is found to the baseline")
     add("--notes", action="store_true", help="show notes as well")
@@ -49,6 +50,8 @@ def _run_check(arguments: argparse.Namespace, console: Console) -> int:
     from ci.report.findings import print_check
     from ci.report.sarif import write_sarif
 
+    if arguments.list_rules:
+        return _list_rules(console, as_json=arguments.json)
     if arguments.static and arguments.run_time:
         raise ConfigError(
             "--static and --run-time exclude each other",
@@ -82,3 +85,15 @@ def _run_check(arguments: argparse.Namespace, console: Console) -> int:
     else:
         print_check(console, report, show_notes=arguments.notes)
     return report.exit_code
+
+
+def _list_rules(console: Console, *, as_json: bool) -> int:
+    from ci.pipeline.check import all_rules
+
+    rules = all_rules().values()
+    if as_json:
+        print_json({"schema": 1, "rules": [vars(rule) for rule in rules]})
+        return 0
+    rows = [(rule.name, rule.level, rule.summary, rule.guide) for rule in rules]
+    print_table(console, ("rule", "level", "finds", "the guide's rule"), rows)
+    return 0

@@ -26,7 +26,7 @@ from ci.report.console import make_console, print_cell_errors, print_report
 from ci.report.model import RunReport
 
 if TYPE_CHECKING:
-    from ci import pipeline
+    from ci.pipeline.plan import WheelRequest
 
 
 def wheel_verb(parser: argparse.ArgumentParser) -> None:
@@ -69,10 +69,10 @@ def wheel_verb(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run_wheel)
 
 
-def _wheel_request(arguments: argparse.Namespace) -> pipeline.WheelRequest:
-    from ci import pipeline
+def _wheel_request(arguments: argparse.Namespace) -> WheelRequest:
+    from ci.pipeline.plan import WheelRequest
 
-    return pipeline.WheelRequest(
+    return WheelRequest(
         cuda=tuple(arguments.cuda),
         python=tuple(arguments.python),
         capability_set=tuple(arguments.capability_set),
@@ -92,13 +92,14 @@ def _wheel_request(arguments: argparse.Namespace) -> pipeline.WheelRequest:
 
 
 def _run_wheel(arguments: argparse.Namespace, console: Console) -> int:
-    from ci import pipeline
+    from ci.pipeline.rows import planned_report
+    from ci.pipeline.wheels import build_wheels
 
     request = _wheel_request(arguments)
     if arguments.dry_run:
-        return _show(pipeline.planned_report(request), arguments.json, console)
+        return _show(planned_report(request), arguments.json, console)
     with narrator() as told:
-        report = pipeline.build_wheels(request, told)
+        report = build_wheels(request, told)
     path = request.out_dir / "report.json"
     path.write_text(json.dumps(report.as_dict(), indent=1), "utf-8")
     return _show(report, arguments.json, console)
@@ -124,7 +125,7 @@ def import_verb(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_import(arguments: argparse.Namespace, console: Console) -> int:
-    from ci import pipeline
+    from ci.pipeline.imports import import_wheels
 
     wheels = tuple(arguments.wheel) or tuple(
         sorted(arguments.out_dir.glob("paddlefleet_ops-*.whl"))
@@ -136,7 +137,7 @@ def _run_import(arguments: argparse.Namespace, console: Console) -> int:
             next_step="nox -s wheel-cu130 -- --set templates",
         )
     with narrator() as told:
-        report = pipeline.import_wheels(
+        report = import_wheels(
             wheels,
             arguments.executor,
             arguments.cache_dir.absolute(),

@@ -28,7 +28,6 @@ from typing import Any
 
 from ci.errors import ConfigError
 from ci.findings import Finding
-from ci.integration import guide
 from ci.integration.rule import Rule
 
 if sys.version_info >= (3, 11):
@@ -36,15 +35,16 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+_OWN = "The baseline says no more than is true. (no rule of the guide: it keeps the check honest)"
 STALE = Rule(
     name="stale-baseline-entry",
     summary="an entry of the baseline matches no finding, or another number of them",
-    guide=guide.KEPT_EXCEPTION,
+    guide=_OWN,
 )
 EXPIRED = Rule(
     name="expired-baseline-entry",
     summary="an entry of the baseline is past its date",
-    guide=guide.KEPT_EXCEPTION,
+    guide=_OWN,
 )
 BASELINE_RULES = (STALE, EXPIRED)
 _WORDS_OF_A_REASON = 3

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ci.integration.imports import How, Import, Place, StatementVisitor, absolute, dotted
 
-WORDS = re.compile(rb"import_module|__import__|[Ll]azy|apipkg")
+_WORDS = (b"import_module", b"__import__", b"Lazy", b"lazy", b"apipkg")
 _LAZY_NAME = re.compile(
     r"_?Lazy\w*(?:Module|Loader|Import|Importer)|_?lazy_(?:import|module|loader)\w*"
 )
@@ -46,6 +46,11 @@ class Dynamic:
     imports: tuple[Import, ...] = ()
     unknown: tuple[Import, ...] = ()
     loaders: tuple[LazyLoader, ...] = ()
+
+
+def may_hold_dynamic(source: bytes) -> bool:
+    """False when a text holds none of the words that make a closer look worth while."""
+    return any(word in source for word in _WORDS)
 
 
 def dynamic_of(tree: ast.Module, name: str, *, is_package: bool) -> Dynamic:

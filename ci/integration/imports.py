@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -96,10 +97,16 @@ class Place:
     copes: bool = False
 
 
-def imports_of(tree: ast.Module, name: str, *, is_package: bool) -> tuple[Import, ...]:
-    """Every import statement of the module ``name``, in the order of the text."""
+def imports_of(
+    tree: ast.Module, name: str, *, is_package: bool, lines: Sequence[int] | None = None
+) -> tuple[Import, ...]:
+    """Every import statement of the module ``name``, in the order of the text.
+
+    ``lines`` are the lines that hold the word, in order, where they are known: functions without one
+    are not gone into.
+    """
     package = name if is_package else name.rpartition(".")[0]
-    visitor = StatementVisitor(package)
+    visitor = StatementVisitor(package, lines)
     visitor.visit(tree.body, Place())
     return tuple(visitor.found)
 
@@ -107,9 +114,10 @@ def imports_of(tree: ast.Module, name: str, *, is_package: bool) -> tuple[Import
 class StatementVisitor:
     """Visits statements; those that hold no statement cost one look into a table."""
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, package: str, lines: Sequence[int] | None = None) -> None:
         self.package = package
         self.found: list[Import] = []
+        self._lines = lines
 
     def visit(self, body: Iterable[ast.stmt], place: Place) -> None:
         """Collect the imports of ``body``, which is at ``place``."""
@@ -128,7 +136,14 @@ class StatementVisitor:
         self.found.append(_import(node, module, names, "from", place))
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: Place) -> None:
-        self.visit(node.body, _in_function(node, place))
+        if self._may_import(node):
+            self.visit(node.body, _in_function(node, place))
+
+    def _may_import(self, node: ast.stmt) -> bool:
+        if self._lines is None:
+            return True
+        index = bisect_left(self._lines, node.lineno)
+        return index < len(self._lines) and self._lines[index] <= (node.end_lineno or node.lineno)
 
     def _class(self, node: ast.ClassDef, place: Place) -> None:
         self.visit(node.body, replace(place, scope=_joined(place.scope, node.name)))
@@ -182,7 +197,7 @@ class StatementVisitor:
         return frozenset({"torch"}) if _is_torch(item) else item.asks_for
 
     def _try(self, node: ast.Try, place: Place) -> None:
-        copes = any(_copes(handler) for handler in node.handlers)
+        copes = any(copes_with(handler) for handler in node.handlers)
         inner = _coping(place) if copes else place
         self.visit(node.body, inner)
         # What a handler imports is a fall-back too, but nothing catches its own ImportError.
@@ -317,7 +332,7 @@ def verdict_of(test: ast.expr) -> str:
     return ""
 
 
-def _copes(handler: ast.excepthandler) -> bool:
+def copes_with(handler: ast.excepthandler) -> bool:
     """True for a handler of ImportError that does not end in raising another error."""
     if not isinstance(handler, ast.ExceptHandler) or isinstance(handler.body[-1], ast.Raise):
         return False

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from ci.integration.bindings import names_bound
-from ci.integration.dynamic_imports import WORDS, Dynamic, dynamic_of
+from ci.integration.dynamic_imports import Dynamic, dynamic_of, may_hold_dynamic
 from ci.integration.imports import Import, imports_of
 
 
@@ -90,11 +89,7 @@ def read_module(name: str, path: Path, base: Path, *, is_package: bool) -> Modul
     place = place_of(path, base)
     try:
         source = path.read_bytes()
-        with (
-            warnings.catch_warnings()
-        ):  # an invalid escape in somebody's string is not ours to tell
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source, str(path))
+        tree = ast.parse(source, str(path))
         return _module(name, path, place, source, tree, is_package=is_package)
     except (SyntaxError, ValueError) as error:
         why = getattr(error, "msg", "") or str(error)
@@ -109,7 +104,23 @@ def _module(
     name: str, path: Path, place: str, source: bytes, tree: ast.Module, *, is_package: bool
 ) -> Module:
     dynamic = Dynamic()
-    if WORDS.search(source):
+    if may_hold_dynamic(source):
         dynamic = dynamic_of(tree, name, is_package=is_package)
-    statements = imports_of(tree, name, is_package=is_package)
+    lines = _lines_with_import(source)
+    statements = imports_of(tree, name, is_package=is_package, lines=lines)
     return Module(name, path, place, is_package, source, tree, statements, dynamic)
+
+
+def _lines_with_import(source: bytes) -> list[int] | None:
+    """The lines that hold the word ``import``; ``None`` where lines end with a bare carriage return."""
+    if b"\r" in source:
+        return None
+    found: list[int] = []
+    line, start = 1, 0
+    position = source.find(b"import")
+    while position >= 0:
+        line += source.count(b"\n", start, position)
+        found.append(line)
+        start = position
+        position = source.find(b"import", position + 6)
+    return found

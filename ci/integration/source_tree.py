@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -144,7 +145,8 @@ def read_tree(
     unreadable: list[Unreadable] = []
     tests: dict[str, Path] = {}
     base = base or root
-    with _no_collection():
+    with _no_collection(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an invalid escape in somebody's string: not ours to tell
         for name, path in {**(others or {}), **packages}.items():
             for module_name, file, is_package in _files(name, path):
                 if _is_test(file.relative_to(path.parent)):

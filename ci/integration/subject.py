@@ -6,6 +6,7 @@ scope and public names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -24,6 +25,8 @@ class Subject:
 
     ``folder`` holds the sources; ``override`` is where they came from when that is not the declared place.
     ``why_not`` says why there is nothing to read, and ``next_step`` the command that mends that.
+    ``borrowed`` is true for a folder or a release that is checked with the declaration of a library: what
+    the registry says of that library is then no part of the check.
     """
 
     name: str
@@ -34,6 +37,17 @@ class Subject:
     why_not: str = ""
     next_step: str = ""
     notes: tuple[str, ...] = ()
+    borrowed: bool = False
+
+    @property
+    def is_package(self) -> bool:
+        """True when the folder is the package itself, and not the project around it."""
+        return (self.folder / "__init__.py").is_file()
+
+    @property
+    def top(self) -> Path:
+        """The folder that places are relative to: that around the package, or the project's."""
+        return self.folder.parent if self.is_package else self.folder
 
 
 def resolve_subjects(
@@ -90,27 +104,34 @@ def _declared(
 
 
 def _undeclared(text: str, libraries: Sequence[EcosystemLibrary], cache_dir: Path) -> Subject:
-    form = text if text.startswith(("pypi:", "git:", "path:")) else f"path:{text}"
-    name = _name_of(form)
-    override = parse_overrides([f"{name}={form}"], [name])[name]
+    override = _override(text)
     source = fetched(override, cache_dir)
     packages = set(find_packages(source.folder))
     for library in libraries:
         if packages & set(_source_names(library)):
             note = f"scope and public names are those of the declaration of {library.name}"
             return Subject(
-                library.name, source.origin, source.folder, library, override, notes=(note,)
+                library.name,
+                source.origin,
+                source.folder,
+                library,
+                override,
+                notes=(note,),
+                borrowed=True,
             )
-    return Subject(name, source.origin, source.folder, None, override)
+    return Subject(override.library, source.origin, source.folder, None, override)
 
 
-def _name_of(form: str) -> str:
-    kind, _, place = form.partition(":")
-    if kind == "pypi":
-        return place.partition("==")[0] or "release"
-    return PurePosixPath(place.rpartition("@")[0] or place).name.removesuffix(".git") or (
-        Path(place).expanduser().resolve().name or "sources"
-    )
+def _override(text: str) -> Override:
+    """A place as an override, under a name made from it."""
+    kind, colon, place = text.partition(":")
+    if not colon or kind not in ("pypi", "git"):
+        folder = place if kind == "path" and colon else text
+        name = Path(folder).expanduser().resolve().name
+        return Override(name, "path", folder, "")
+    name = PurePosixPath(re.split(r"==|@", place)[0] if kind == "pypi" else place).name
+    name = re.sub(r"[^\w.-]+", "-", name.rpartition("@")[0] or name).removesuffix(".git") or kind
+    return parse_overrides([f"{name}={text}"], [name])[name]
 
 
 def _source_names(library: EcosystemLibrary) -> tuple[str, ...]:
@@ -124,7 +145,7 @@ def packages_of(subject: Subject) -> Mapping[str, Path]:
 
     Raises :class:`~ci.errors.ConfigError` when a declared package is not in its sources.
     """
-    if subject.library is None:
+    if subject.library is None or subject.is_package:
         return find_packages(subject.folder)
     found = locate(subject.folder, _source_names(subject.library))
     if found:
@@ -147,7 +168,7 @@ def tree_of(subject: Subject, libraries: Sequence[EcosystemLibrary]) -> SourceTr
         subject.name,
         subject.folder,
         packages,
-        base=REPOSITORY if inside else subject.folder,
+        base=REPOSITORY if inside else subject.top,
         scope=() if library is None else library.compat_scope,
         roots=() if library is None else _root_modules(library.public_names),
         others={} if library is None else _dependencies(library, libraries),

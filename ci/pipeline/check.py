@@ -17,12 +17,9 @@ from ci.integration.analysis import Analysis
 from ci.integration.baseline import BASELINE_RULES, Known, apply, read_baseline, render
 from ci.integration.imports import told_apart
 from ci.integration.kept_exceptions import documented
-from ci.integration.registry_rules import REGISTRY_RULES, registry_findings, submodule
-from ci.integration.registry_rules.facts import gather
 from ci.integration.rule import Rule
 from ci.integration.rules import STATIC_RULES, name_collision, static_findings
 from ci.integration.subject import Subject, resolve_subjects, tree_of
-from ci.integration.witness import RUN_TIME_RULES
 from ci.registry import PACKAGE_ROOT, REPOSITORY, EcosystemLibrary, build_utils, libraries_of
 from ci.report.check_model import CheckReport, KnownFinding, LibraryCheck
 from ci.report.progress import Narrator
@@ -30,15 +27,6 @@ from ci.sources.override import parse_overrides
 
 BASELINE = PACKAGE_ROOT / "check_baseline.toml"
 WHEEL = "the wheel"  # what the registry rules say of no single library
-ALL_RULES: Mapping[str, Rule] = {
-    rule.name: rule
-    for rule in (
-        *(item.RULE for item in STATIC_RULES),
-        *(item.RULE for item in REGISTRY_RULES),
-        *RUN_TIME_RULES,
-        *BASELINE_RULES,
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -68,7 +56,7 @@ class _Checked:
     subject: Subject
     analysis: Analysis | None = None
     findings: list[Finding] = field(default_factory=list)
-    ran: set[str] = field(default_factory=set)
+    ran: dict[str, Rule] = field(default_factory=dict)
     run_time: str = ""
     not_exercised: tuple[str, ...] = ()
 
@@ -89,7 +77,7 @@ def run_check(request: CheckRequest, narrator: Narrator) -> CheckReport:
     _refuse_nothing(subjects, asked=bool(request.subjects))
     checked = [_read(subject, libraries, narrator) for subject in subjects]
     _compare(checked)
-    if any(item.subject.library is not None for item in checked):
+    if any(_is_declared(item) for item in checked):
         checked += _registry(request, checked, libraries)
     if request.run_time == "no":
         _leave_out_run_time(checked)
@@ -117,18 +105,33 @@ def _asked(
     return tuple(item for item in libraries if item.name in wanted)
 
 
+def all_rules() -> Mapping[str, Rule]:
+    """Every rule that a check may apply, by name."""
+    from ci.integration.registry_rules import REGISTRY_RULES
+    from ci.pipeline.run_time import RUN_TIME_RULES
+
+    static, registry = (item.RULE for item in STATIC_RULES), (item.RULE for item in REGISTRY_RULES)
+    rules = (*static, *registry, *RUN_TIME_RULES, *BASELINE_RULES)
+    return {rule.name: rule for rule in rules}
+
+
 def _check_rule_names(request: CheckRequest) -> None:
-    unknown = [name for name in request.rules if name not in ALL_RULES]
+    if not request.rules:
+        return
+    known = all_rules()
+    unknown = [name for name in request.rules if name not in known]
     if unknown:
-        near = {
-            name: difflib.get_close_matches(name, ALL_RULES, n=2, cutoff=0.4) for name in unknown
-        }
+        near = {name: difflib.get_close_matches(name, known, n=2, cutoff=0.4) for name in unknown}
         raise ConfigError(
             f"unknown rule {', '.join(map(repr, unknown))}",
             cause="; ".join(f"nearest to {k}: {', '.join(v)}" for k, v in near.items() if v)
-            or f"there are: {', '.join(ALL_RULES)}",
+            or f"there are: {', '.join(known)}",
             next_step="python -m ci check --list-rules",
         )
+
+
+def _is_declared(item: _Checked) -> bool:
+    return item.subject.library is not None and not item.subject.borrowed
 
 
 def _read(subject: Subject, libraries: Sequence[EcosystemLibrary], narrator: Narrator) -> _Checked:
@@ -138,7 +141,7 @@ def _read(subject: Subject, libraries: Sequence[EcosystemLibrary], narrator: Nar
     narrator.begin(subject.name, "reading the sources")
     checked.analysis = Analysis(tree_of(subject, libraries))
     checked.findings += static_findings(checked.analysis)
-    checked.ran |= {rule.RULE.name for rule in STATIC_RULES}
+    checked.ran |= {rule.RULE.name: rule.RULE for rule in STATIC_RULES}
     narrator.end(subject.name, f"{len(checked.analysis.tree.modules)} modules read")
     return checked
 
@@ -171,10 +174,20 @@ def _registry(
 
     Findings go to their library; those of no single one come back as an entry of their own.
     """
+    from ci.integration.registry_rules import (
+        REGISTRY_RULES,
+        not_pinned,
+        registry_findings,
+        submodule,
+    )
+    from ci.integration.registry_rules.facts import gather
+
     wheel = _Checked(Subject(WHEEL, "all its libraries together", PACKAGE_ROOT))
-    by_name = {item.subject.name: item for item in checked if item.subject.library is not None}
+    by_name = {item.subject.name: item for item in checked if _is_declared(item)}
     for item in (wheel, *by_name.values()):
-        item.ran |= {rule.RULE.name for rule in REGISTRY_RULES}
+        item.ran |= {rule.RULE.name: rule.RULE for rule in REGISTRY_RULES}
+        if item.subject.override:  # where other sources are read, nothing is said of the submodule
+            del item.ran[submodule.RULE.name], item.ran[not_pinned.RULE.name]
     sets = dict.fromkeys(library.library_set for library in libraries if library.name in by_name)
     for library_set in sets:
         facts = gather(
@@ -197,7 +210,7 @@ def _registry(
 
 
 def _run_time(request: CheckRequest, checked: Sequence[_Checked], narrator: Narrator) -> None:
-    from ci.pipeline.run_time import RunTimeRequest, run_subject
+    from ci.pipeline.run_time import RUN_TIME_RULES, RunTimeRequest, run_subject
 
     asked = RunTimeRequest(
         cache_dir=request.cache_dir,
@@ -215,7 +228,7 @@ def _run_time(request: CheckRequest, checked: Sequence[_Checked], narrator: Narr
         item.findings += result.findings
         item.run_time, item.not_exercised = result.why_not, result.not_exercised
         if not result.why_not:
-            item.ran |= {rule.name for rule in RUN_TIME_RULES}
+            item.ran |= {rule.name: rule for rule in RUN_TIME_RULES}
 
 
 def _leave_out_run_time(checked: Sequence[_Checked]) -> None:
@@ -239,20 +252,23 @@ def _exercises(texts: Sequence[str]) -> Mapping[str, str]:
 
 
 def _report(request: CheckRequest, checked: Sequence[_Checked], seconds: float) -> CheckReport:
-    chosen = set(request.rules) or set(ALL_RULES)
-    entries = read_baseline(request.baseline or BASELINE)
-    found = [item for one in checked for item in one.findings if item.rule in chosen]
+    ran = {
+        one.subject.name: {
+            name: rule for name, rule in one.ran.items() if name in (request.rules or one.ran)
+        }
+        for one in checked
+    }
+    path = request.baseline or BASELINE
     applied = apply(
-        found,
-        entries,
-        place=_place(request.baseline or BASELINE),
-        ran={one.subject.name: one.ran & chosen for one in checked},
+        [item for one in checked for item in one.findings if item.rule in ran[one.subject.name]],
+        read_baseline(path),
+        place=_place(path),
+        ran=ran,
         today=date.today(),
     )
     libraries = tuple(_library_check(one, applied.left, applied.known) for one in checked)
-    ran = {name for one in checked for name in one.ran & chosen}
-    rules = tuple(rule for name, rule in ALL_RULES.items() if name in ran)
-    report = CheckReport(libraries, (*rules, *BASELINE_RULES), applied.faults, seconds)
+    rules = {name: rule for found in ran.values() for name, rule in found.items()}
+    report = CheckReport(libraries, (*rules.values(), *BASELINE_RULES), applied.faults, seconds)
     return replace(report, next_command=_next_command(request, report))
 
 

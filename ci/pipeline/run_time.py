@@ -23,6 +23,9 @@ from ci.integration.requirements import read_metadata
 from ci.integration.rule import Rule
 from ci.integration.subject import Subject, packages_of
 from ci.integration.witness import (
+    RUN_TIME_RULES as WITNESS_RULES,
+)
+from ci.integration.witness import (
     StaticAnswer,
     WitnessRequest,
     WitnessResult,
@@ -44,6 +47,7 @@ DOES_NOT_BUILD = Rule(
     summary="the library does not build as its declaration says",
     guide=guide.BUILDS_ALONE,
 )
+RUN_TIME_RULES = (DOES_NOT_BUILD, *WITNESS_RULES)
 WITNESS_SECONDS = 900.0
 
 
@@ -75,7 +79,7 @@ def run_subject(
     work = scratch_folder(request.cache_dir, f"check-{subject.name}")
     narrator.begin(subject.name, "building it for the run-time part")
     try:
-        if subject.library is None:
+        if subject.library is None or subject.is_package:
             found = _watch_sources(subject, analysis, request, work, narrator)
         else:
             found = _watch_built(subject, subject.library, analysis, request, work, narrator)

@@ -66,6 +66,10 @@ def _remarks(library: LibraryCheck) -> Iterator[str]:
 
 def _print_finding(console: Console, finding: Finding) -> None:
     place = ":".join(str(part) for part in (finding.place, finding.line, finding.column) if part)
+    if not console.is_terminal:  # a log of hundreds of findings needs no layout
+        print(f"  {place}: {finding.level} {finding.rule}: {finding.why}", file=console.file)
+        print(f"    {finding.mend}", file=console.file)
+        return
     colour = _COLOURS[finding.level]
     console.print(
         f"  {escape(place)}: [{colour}]{finding.level}[/{colour}] [bold]{escape(finding.rule)}[/bold]: "

@@ -61,7 +61,8 @@ class RegistryFacts:
     declared, ``metadata`` what the sources of those that were found require, ``imported`` the
     top-level modules that importing a library surely imports (known where its metadata has optional
     groups), ``wheel`` what the wheel itself requires, ``suites`` the files of the single-card and
-    multi-card tests, ``refusals`` the package index's answers, empty where it was not asked.
+    multi-card tests, ``copies`` the libraries whose sources were read from another folder, ``refusals``
+    the package index's answers, empty where it was not asked.
     """
 
     libraries: tuple[EcosystemLibrary, ...]
@@ -74,6 +75,7 @@ class RegistryFacts:
     suites: tuple[SuiteFile, ...] = ()
     table: TestTable = field(default_factory=TestTable)
     refusals: tuple[Refusal, ...] = ()
+    copies: frozenset[str] = frozenset()
 
     def place_of(self, library: EcosystemLibrary) -> DeclarationPlace:
         """Where ``library`` is declared; the registry's file where that is not known."""
@@ -81,13 +83,11 @@ class RegistryFacts:
 
     def cells_of(self, library: EcosystemLibrary) -> Iterator[Cell]:
         """The cells whose wheel can hold ``library``; a missing pin does not count."""
-        for cell in self.cells:
-            if not library.requires.unmet(target_of(cell).environment()):
-                yield cell
+        return (cell for cell in self.cells if _can_hold(cell, library))
 
     def of_cell(self, cell: Cell) -> tuple[EcosystemLibrary, ...]:
         """The libraries that the wheel of ``cell`` can hold."""
-        return tuple(item for item in self.libraries if cell in tuple(self.cells_of(item)))
+        return tuple(item for item in self.libraries if _can_hold(cell, item))
 
     def distributions_of(self, library: EcosystemLibrary) -> frozenset[str]:
         """The canonical names of the distributions that ``library`` is: its own, and known ones."""
@@ -96,7 +96,9 @@ class RegistryFacts:
         return frozenset({*names, *distributions_with(library.module)})
 
     def source_place(self, library: EcosystemLibrary, name: str) -> str:
-        """A file of the library's sources by its place in the repository, whatever copy was read."""
+        """A file of the library's sources: its place in the repository, or in the copy that was read."""
+        if library.name in self.copies:
+            return name
         if library.source_dir.is_relative_to(REPOSITORY):
             return (library.source_dir / name).relative_to(REPOSITORY).as_posix()
         return f"{library.name}/{name}"
@@ -115,6 +117,10 @@ class RegistryFacts:
                 found[other.name] = other
                 pending += other.depends_on
         return tuple(found.values())
+
+
+def _can_hold(cell: Cell, library: EcosystemLibrary) -> bool:
+    return not library.requires.unmet(target_of(cell).environment())
 
 
 def gather(
@@ -142,6 +148,11 @@ def gather(
         name: read_metadata(folder) for name, folder in folders.items() if _has_files(folder)
     }
     facts = RegistryFacts(
+        copies=frozenset(
+            item.name
+            for item in libraries
+            if given.get(item.name, item.source_dir) != item.source_dir
+        ),
         libraries=tuple(libraries),
         cells=_cells(root),
         places=_places(root, declarations),

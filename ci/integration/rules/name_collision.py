@@ -95,8 +95,15 @@ def _of_python(name: str) -> str:
     return "Python's standard library" if name in sys.stdlib_module_names else ""
 
 
-def operators(analysis: Analysis) -> Iterator[Operator]:
+def operators(analysis: Analysis) -> tuple[Operator, ...]:
     """The operators that the library registers by constant names, in the order of the text."""
+    known = analysis.notes.get("operators")
+    if known is None:
+        known = analysis.notes["operators"] = tuple(_operators(analysis))
+    return known  # type: ignore[return-value]
+
+
+def _operators(analysis: Analysis) -> Iterator[Operator]:
     for module in analysis.tree.own():
         if not module.holds(*_WORDS):
             continue
