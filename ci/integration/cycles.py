@@ -34,22 +34,23 @@ def cycles(analysis: Analysis) -> tuple[Cycle, ...]:
     """
     graph = _graph(analysis, _steps)
     parts = [part for part in components(graph) if len(part) > 1]
-    with_ways = _graph(analysis, _steps_and_ways)
-    failures: tuple[Unbound, ...] = ()
-    if parts or any(len(part) > 1 for part in components(with_ways)):
-        failures = unbound_names(analysis)
+    failures = unbound_names(analysis)
     found = []
     for part in parts:
         members = frozenset(part)
         inside = tuple(f for f in failures if {f.importer, f.target} <= members)
         found.append(Cycle(tuple(sorted(part)), _way_round(graph, members), inside))
     explained = {item for cycle in found for item in cycle.unbound}
-    found += [_through_packages(with_ways, item) for item in failures if item not in explained]
+    left = [item for item in failures if item not in explained]
+    if left:
+        with_ways = _graph(analysis, _steps_and_ways)
+        found += [_through_packages(with_ways, item) for item in left]
     return tuple(sorted(found, key=lambda cycle: cycle.modules))
 
 
 def _through_packages(graph: Mapping[str, tuple[str, ...]], failure: Unbound) -> Cycle:
     way = _shortest(graph, frozenset(graph), failure.target, through=failure.importer)
+    way = way or (failure.target, failure.importer, failure.target)
     return Cycle(tuple(sorted(set(way))), way, (failure,))
 
 

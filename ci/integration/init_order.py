@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ci.integration.analysis import Analysis
 from ci.integration.bindings import names_bound, names_stored
-from ci.integration.imports import Import, catches_import_error, verdict_of
+from ci.integration.imports import Import, catches_import_error, copes_with, verdict_of
 from ci.integration.modules import Module
 
 
@@ -51,13 +51,14 @@ class _FailedError(Exception):
 
 class _Play:
     def __init__(self, analysis: Analysis) -> None:
-        self.failures: dict[tuple[str, str, str], Unbound] = {}
+        self.failures: dict[tuple[str, str, str, bool], Unbound] = {}
         self._analysis = analysis
         self._modules = analysis.tree.modules
         self._bound: dict[str, set[str]] = {}
         self._done: set[str] = set()
         self._aliases: dict[str, dict[str, str]] = {}
         self._statements: dict[str, Mapping[tuple[int, int], list[Import]]] = {}
+        self._calls: dict[str, tuple[Import, ...]] = {}
         self._catching = 0
 
     def execute(self, name: str) -> None:
@@ -71,11 +72,9 @@ class _Play:
         self._bound[name] = set()
         self._aliases[name] = {}
         self._statements[name] = _by_position(module)
+        self._calls[name] = _calls_that_import(module)
         try:
             self._block(module.tree.body, module, certain=True)
-            for item in module.dynamic.imports:
-                if item.when == "init":
-                    self.execute(item.module)
         except _FailedError:
             del self._bound[name]
             raise
@@ -100,6 +99,16 @@ class _Play:
             else:
                 self._compound(node, module, certain=certain)
 
+    def _call(self, node: ast.stmt, module: Module) -> None:
+        """The imports that calls in a statement's own expressions make: dynamic ones, and in functions."""
+        for item in self._calls[module.name]:
+            if item.function:
+                made = any(_is_call_of(item.function, part) for part in _own_expressions(node))
+            else:
+                made = node.lineno <= item.line <= _last_line(node)
+            if made:
+                self._import(item, module, {})
+
     def _class(self, node: ast.ClassDef, module: Module, *, certain: bool) -> None:
         parts = [*node.decorator_list, *node.bases, *(item.value for item in node.keywords)]
         self._evaluate(parts, module, certain=certain)
@@ -112,6 +121,7 @@ class _Play:
         self._bind(module, node.name)
 
     def _compound(self, node: ast.stmt, module: Module, *, certain: bool) -> None:
+        self._call(node, module)
         self._evaluate(_expressions(node), module, certain=certain)
         for name in names_stored(node):
             self._bind(module, name)
@@ -143,6 +153,7 @@ class _Play:
 
     def _try(self, node: ast.Try, module: Module, *, certain: bool) -> None:
         handler = next((h for h in node.handlers if catches_import_error(h.type)), None)
+        handler = handler if handler is not None and copes_with(handler) else None
         self._catching += handler is not None
         try:
             self._block(node.body, module, certain=certain)
@@ -179,41 +190,47 @@ class _Play:
         aliases = self._aliases[module.name]
         for name in names:
             aliases.pop(name, None)
+        given = {alias.name: name for alias, name in zip(node.names, names, strict=True)}
         for item in self._statements[module.name].get((node.lineno, node.col_offset + 1), ()):
             if item.when in ("init", "fallback"):
-                self._import(item, module)
+                self._import(item, module, given)
         self._bound[module.name] |= {*names} - {"*"}
         for alias, name in zip(node.names, names, strict=True):
             meaning = alias.name if alias.asname else name
             if isinstance(node, ast.Import) and meaning in self._modules:
                 aliases[name] = meaning
 
-    def _import(self, item: Import, importer: Module) -> None:
+    def _import(self, item: Import, importer: Module, given: Mapping[str, str]) -> None:
+        """``given`` are the names that the statement gives to what it asks for."""
         self.execute(item.module)
         for name in item.names:
             if name == "*":
                 self._star(item, importer)
             else:
-                self._from(item, name, importer)
+                self._from(item, name, importer, given.get(name, name))
 
-    def _from(self, item: Import, name: str, importer: Module) -> None:
+    def _from(self, item: Import, name: str, importer: Module, given: str) -> None:
         known = self._bound.get(item.module)
         submodule = f"{item.module}.{name}"
         if (known is None or name not in known) and submodule in self._modules:
             self.execute(submodule)
-            self._aliases[importer.name][name] = submodule
+            self._aliases[importer.name][given] = submodule
         elif known is not None and name not in known and "__getattr__" not in known:
             self._missing(Unbound(importer.name, item, item.module, name))
         elif known is not None and name in self._aliases[item.module]:
-            self._aliases[importer.name][name] = self._aliases[item.module][name]
+            self._aliases[importer.name][given] = self._aliases[item.module][name]
 
     def _star(self, item: Import, importer: Module) -> None:
         source = self._modules.get(item.module)
         if source is None:
             return
+        bound = self._bound[item.module]
         for name in source.exported or ():
-            if name not in self._bound[item.module]:
-                self._from(replace(item, names=(name,)), name, importer)
+            if name not in bound:
+                self.execute(f"{item.module}.{name}")
+            if name not in bound and "__getattr__" not in bound:
+                # Unlike a `from` import of the name, a star import reads the attribute.
+                self._missing(Unbound(importer.name, item, item.module, name, attribute=True))
         taken = self._analysis.star_of(source, self._bound[item.module])
         self._bound[importer.name] |= taken
         aliases = self._aliases[item.module]
@@ -236,7 +253,7 @@ class _Play:
         names = _chain(node)
         meaning = self._aliases[module.name].get(names[0], "") if names else ""
         for name in names[1:]:
-            if not meaning or meaning in self._done or meaning not in self._bound:
+            if meaning not in self._bound:
                 return
             bound = self._bound[meaning]
             if name not in bound:
@@ -248,18 +265,17 @@ class _Play:
 
     def _missing(self, unbound: Unbound) -> None:
         # A name that its text never binds may be a compiled submodule, or set by code that is not read.
-        running = unbound.target not in self._done
-        submodule = f"{unbound.target}.{unbound.name}" in self._modules
-        if not running or not (
-            submodule or unbound.name in self._analysis.names_of(unbound.target)
-        ):
+        submodule = f"{unbound.target}.{unbound.name}"
+        known = submodule in self._modules or unbound.name in self._analysis.names_of(unbound.target)
+        running = {unbound.target, submodule} & (self._bound.keys() - self._done)
+        if not running or not known:
             return
-        key = (unbound.importer, unbound.target, unbound.name)
-        if self._catching and not unbound.attribute:
-            if not unbound.imported.copes:
-                self.failures.setdefault(key, replace(unbound, caught=True))
+        caught = bool(self._catching) and not unbound.attribute
+        key = (unbound.importer, unbound.target, unbound.name, caught)
+        if not (caught and unbound.imported.copes):
+            self.failures.setdefault(key, replace(unbound, caught=caught))
+        if caught:
             raise _FailedError
-        self.failures.setdefault(key, unbound)
 
 
 def _by_position(module: Module) -> Mapping[tuple[int, int], list[Import]]:
@@ -267,6 +283,31 @@ def _by_position(module: Module) -> Mapping[tuple[int, int], list[Import]]:
     for item in module.statements:
         found.setdefault((item.line, item.column), []).append(item)
     return found
+
+
+def _calls_that_import(module: Module) -> tuple[Import, ...]:
+    """Imports at init that are no statement of the module level."""
+    in_functions = (item for item in module.statements if item.function)
+    found = (*in_functions, *module.dynamic.imports)
+    return tuple(item for item in found if item.when in ("init", "fallback"))
+
+
+def _own_expressions(node: ast.stmt) -> Iterator[ast.AST]:
+    for expression in _expressions(node):
+        yield from ast.walk(expression)
+
+
+def _is_call_of(function: str, node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function
+
+
+def _last_line(node: ast.stmt) -> int:
+    """The last line of a statement without the block in it."""
+    body = getattr(node, "body", None) or getattr(node, "cases", None)
+    if not body:
+        return node.end_lineno or node.lineno
+    first = body[0] if isinstance(body[0], ast.stmt) else body[0].pattern
+    return max(node.lineno, first.lineno - 1)
 
 
 def _import_of(module: Module, name: str, node: ast.Attribute) -> Import:

@@ -108,10 +108,11 @@ def stub_text(manifest: Mapping[str, Any]) -> str:
     """
     modules = sorted({name for entry in manifest["libraries"] for name in entry["modules"]})
     attached = [entry["module"] for entry in manifest["libraries"]]
-    functions = sorted(
-        f"is_{entry['availability']}_available"
-        for entry in (*manifest["libraries"], *manifest["left_out"])
+    names = sorted(
+        entry["availability"] for entry in (*manifest["libraries"], *manifest["left_out"])
     )
+    functions = [f"is_{name}_available" for name in names]
+    hints = [f"{name.upper()}_HINT" for name in names]
     lines = [
         "# Written from the manifest when the wheel was built.",
         "from typing import Any",
@@ -130,9 +131,11 @@ def stub_text(manifest: Mapping[str, Any]) -> str:
         "",
         "def libraries() -> tuple[LibraryState, ...]: ...",
         *(f"def {name}() -> bool: ..." for name in functions),
+        *(f"{name}: str" for name in hints),
+        *(f"_{name.upper()}_AVAILABLE: bool" for name in names),
         "",
         "__all__ = [",
-        *(f'    "{name}",' for name in sorted({*_STUB_PUBLIC, *functions, *attached})),
+        *(f'    "{name}",' for name in sorted({*_STUB_PUBLIC, *functions, *hints, *attached})),
         "]",
     ]
     return "\n".join(lines) + "\n"

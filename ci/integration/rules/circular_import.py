@@ -30,7 +30,7 @@ def _shown(cycle: Cycle) -> str:
 
 
 def _broken(analysis: Analysis, cycle: Cycle) -> Finding:
-    unbound = cycle.unbound[0]
+    unbound = min(cycle.unbound, key=lambda item: item.caught)  # the first that stops the import
     return RULE.finding(
         analysis.tree.modules[unbound.importer].place,
         f"{_shown(cycle)}: {unbound.importer} asks for {unbound.name} while {unbound.target} is still being "

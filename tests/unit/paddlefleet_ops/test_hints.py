@@ -86,3 +86,13 @@ def test_the_session_that_a_message_names_is_one_of_the_matrix():
     assert named
     cudas = re.findall(r'(?m)^version = "([\d.]+)"$', MATRIX.read_text("utf-8"))
     assert named <= {f"wheel-cu{cuda.replace('.', '')}" for cuda in cudas}
+
+
+def test_hints_and_flags_have_the_names_that_paddlefleet_imports(site):
+    """``from paddlefleet_ops import CUDNN_FRONTEND_HINT`` is how PaddleFleet's layers above take them."""
+    site.add("good", {"good/__init__.py": "used = 1"}, public_names=["used"], hint="go on")
+    site.add("high", requires={"cuda": ">=99", "python": "", "capability": "", "cpu_path": False})
+    site.leave_out("absent", "not asked for")
+    names = "GOOD_HINT, ABSENT_HINT, _GOOD_AVAILABLE, _HIGH_AVAILABLE, _ABSENT_AVAILABLE"
+    found = site.result(f"from paddlefleet_ops import {names}\nresult = [{names}]")
+    assert found == ["go on", "build it", True, False, False]

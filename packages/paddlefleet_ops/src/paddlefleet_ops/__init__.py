@@ -36,7 +36,9 @@ with _others_wait(__name__):
     __version__ = _wheel.version
     blocked_import_messages = _registry.blocked_import_messages
     _functions = _loader.availability_functions(_wheel, _registry)
+    _hints = _loader.hint_constants(_wheel)
     globals().update(_functions)
+    globals().update(_hints)
 
     def libraries() -> tuple[LibraryState, ...]:
         """What became of every declared library: those of the wheel in load order, then the others."""
@@ -64,6 +66,7 @@ with _others_wait(__name__):
             _registry,
             raise_on_failure=_on_error == "raise" and not _is_report,
         )
+    globals().update(_loader.availability_flags(_wheel, _registry))
 
 # The names of the libraries are known from the manifest only.
 __all__ = [
@@ -76,5 +79,6 @@ __all__ = [
     "blocked_import_messages",
     "libraries",
     *_functions,
+    *_hints,
     *(state.module for state in libraries() if state.state == _loader.LOADED),
 ]

@@ -467,6 +467,24 @@ def availability_functions(manifest: Manifest, registry: Registry) -> dict[str, 
     return {function.__name__: function for function in functions}
 
 
+def hint_constants(manifest: Manifest) -> dict[str, str]:
+    """``<AVAILABILITY>_HINT`` for every declared library: what a user does without it.
+
+    Source of the names: PaddleFleet's loader, whose ``CUDNN_FRONTEND_HINT`` its layers above import.
+    """
+    entries: tuple[Library | LeftOut, ...] = (*manifest.libraries, *manifest.left_out)
+    return {f"{entry.availability.upper()}_HINT": entry.hint for entry in entries}
+
+
+def availability_flags(manifest: Manifest, registry: Registry) -> dict[str, bool]:
+    """``_<AVAILABILITY>_AVAILABLE`` for every declared library, as it is when the package is loaded."""
+    entries: tuple[Library | LeftOut, ...] = (*manifest.libraries, *manifest.left_out)
+    return {
+        f"_{entry.availability.upper()}_AVAILABLE": registry.is_loaded(entry.name)
+        for entry in entries
+    }
+
+
 def _availability_function(entry: Library | LeftOut, registry: Registry) -> Callable[[], bool]:
     def is_available() -> bool:
         return registry.is_loaded(entry.name)
