@@ -46,11 +46,18 @@ def libraries_verb(parser: argparse.ArgumentParser) -> None:
     """The options of ``libraries``."""
     json_option(parser)
     set_options(parser)
+    parser.add_argument(
+        "--gates",
+        action="store_true",
+        help="what becomes of each library in every cell on every device, by the loader's own decision",
+    )
     parser.set_defaults(run=_run_libraries)
 
 
 def _run_libraries(arguments: argparse.Namespace, console: Console) -> int:
     libraries = libraries_of(arguments.library_set, arguments.declare)
+    if arguments.gates:
+        return _show_gates(libraries, console, as_json=arguments.json)
     if arguments.json:
         print_json({"schema": 1, "libraries": [_library_values(item) for item in libraries]})
         return 0
@@ -83,6 +90,25 @@ def _run_libraries(arguments: argparse.Namespace, console: Console) -> int:
         ("library", "kind", "module", "requires", "compat scope", "varies by", "source"),
         shown,
     )
+    return 0
+
+
+def _show_gates(
+    libraries: Sequence[build_utils.EcosystemLibrary], console: Console, *, as_json: bool
+) -> int:
+    from ci.matrix.load import load
+    from ci.matrix.model import Accepted
+    from ci.matrix.resolve import resolve
+    from ci.pipeline.gates import gate_rows, gate_table
+
+    decisions = resolve(load(MATRIX))
+    cells = [item.cell for item in decisions if isinstance(item, Accepted)]
+    rows = gate_rows(libraries, cells)
+    if as_json:
+        print_json({"schema": 1, "gates": [row.as_dict() for row in rows]})
+        return 0
+    headers, table = gate_table(rows)
+    print_table(console, headers, table)
     return 0
 
 
