@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from ci.findings import Finding
@@ -19,6 +19,13 @@ class KnownFinding:
     reason: str
 
 
+def by_place(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings as people read them: file by file, from top to bottom."""
+    return tuple(
+        sorted(findings, key=lambda item: (item.place, item.line, item.column, item.rule, item))
+    )
+
+
 @dataclass(frozen=True)
 class LibraryCheck:
     """One checked library, or what was to be one.
@@ -26,6 +33,7 @@ class LibraryCheck:
     ``source`` says where its sources came from. ``why_not`` says why nothing was read, ``run_time`` why
     nothing was executed; both are empty where it was. ``told_apart`` counts, by word, what looks like a
     fault and is none. ``not_exercised`` are public functions that the run-time part did not call.
+    ``in_repository`` is false where places are relative to sources that are no part of the repository.
     """
 
     name: str
@@ -39,6 +47,7 @@ class LibraryCheck:
     next_step: str = ""
     run_time: str = ""
     not_exercised: tuple[str, ...] = ()
+    in_repository: bool = True
 
 
 @dataclass(frozen=True)
