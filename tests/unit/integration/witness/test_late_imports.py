@@ -45,6 +45,7 @@ HIDDEN = {
     "thread": (
         "import threading\n"
         "    def work():\n"
+        "        threading.Event().wait(0.5)\n"
         '        __import__("to" + "rch")\n'
         "    thread = threading.Thread(target=work)\n"
         "    thread.start()"
@@ -79,19 +80,58 @@ def test_the_real_torch_that_comes_silently_is_told(watch: Watch, body: str) -> 
     text = f"import torch\n\ndef double(x):\n    {body}\n"
     result = watch({"seeded/__init__.py": text}, REAL_TORCH)
 
-    late = next(f for f in judged(result) if f.rule == "late-torch-import")
+    (late,) = judged(result)
+    assert late.rule == "late-torch-import"
     assert "it gave the real torch without a word" in late.why
     assert [item.outcome for item in result.late_torch] == ["real"]
     assert result.exercised == ("double",)
 
 
-def test_the_real_torch_is_told_also_where_it_was_imported_before(watch: Watch) -> None:
+@pytest.mark.parametrize("body", [HIDDEN["import_module"], HIDDEN["dunder_import"]])
+def test_the_real_torch_is_told_also_where_it_was_imported_before(watch: Watch, body: str) -> None:
     """No finder sees an import that ``sys.modules`` answers."""
-    text = f"import torch\n\ndef double(x):\n    {HIDDEN['dunder_import']}\n"
+    text = f"import torch\n\ndef double(x):\n    {body}\n"
     result = watch({"seeded/__init__.py": text}, REAL_TORCH, preload=("torch",))
 
     assert rules(result) == ["late-torch-import"]
     assert [item.outcome for item in result.late_torch] == ["real"]
+
+
+def test_the_real_torch_may_import_its_own_parts_when_it_is_called(watch: Watch) -> None:
+    torch = "def add(x, y):\n    import torch.parts\n    return x\n"
+    result = watch(
+        {
+            "seeded/__init__.py": "import sys\n\ndef double(x):\n    return sys.modules['torch'].add(x, x)\n"
+        },
+        {"torch/__init__.py": torch, "torch/parts.py": ""},
+        preload=("torch",),
+    )
+
+    assert [late.caller.owner for late in result.late_torch] == ["torch"]
+    assert "late-torch-import" not in rules(result)
+
+
+def test_a_call_that_leaves_the_proxy_on_helps_no_later_one(watch: Watch) -> None:
+    text = """
+        import paddle
+        import torch
+
+        def double(x):
+            paddle.enable_compat()
+
+        def triple(x):
+            import torch
+        """
+    result = watch(
+        {"seeded/__init__.py": text},
+        public_names=("double", "triple"),
+        exercises={"double": "1", "triple": "1"},
+    )
+
+    assert [(late.stage, late.outcome) for late in result.late_torch] == [
+        ("exercise triple", "failed")
+    ]
+    assert proxy_is_off(result)
 
 
 def test_a_module_getattr_that_imports_is_found(watch: Watch) -> None:
