@@ -141,6 +141,8 @@ def test_a_literal_entry_goes_before_a_pattern_wherever_it_stands(read: Read) ->
 def test_brackets_of_a_name_match_themselves(read: Read) -> None:
     odd = finding(subject="nvidia-cutlass-dsl[cu13]>=4", place="a[b]/*.py")
     assert judge(read(entry(subject=odd.subject, place=odd.place)), odd).left == ()
+    assert judge(read(entry(subject="nvidia-*", place=odd.place)), odd).left == ()
+    assert judge(read(entry(subject=odd.subject, place="a*")), odd).left == ()
 
 
 def test_without_a_subject_an_entry_stands_for_the_whole_file(read: Read) -> None:

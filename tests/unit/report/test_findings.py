@@ -203,6 +203,7 @@ def test_an_annotation_survives_the_runner() -> None:
     assert len(line.splitlines()) == 1
     head, _, message = line.removeprefix("::error ").partition("::")
     fields = dict(part.split("=", 1) for part in head.split(","))
+    assert fields["file"] == "a%2Cb%3Ac%250A模块.py"
     assert unescaped(fields["file"]) == place
     assert fields["line"] == "7"
     assert message == "50%25 off%0D%0A::error::x, y: z%252C; hoist it"
