@@ -142,22 +142,31 @@ class Analysis:
         return known
 
     def imports_back(self, name: str, module: str) -> bool:
-        """True when the module ``name`` itself imports ``module`` at init, by whatever way."""
-        known = self._explicit_closures.get(name)
-        if known is None:
-            known = self._explicit_closures[name] = _closure(self._explicit, [name])
-        return module in known
+        """True when importing the module ``name`` imports ``module``, which an import at its top would
+        then find half executed. The packages around ``module`` are being executed already.
+        """
+        if module in parents(name):  # importing a submodule imports its package in any case
+            return any(module in self._needed_by[step] for step in self.closure_of([name]))
+        around = frozenset(parents(module))
+        start = [step for step in (name, *parents(name)) if step not in around]
+        return module in _closure(self._possible, start, around)
 
     @cached_property
-    def _explicit_closures(self) -> dict[str, frozenset[str]]:
-        return {}
-
-    @cached_property
-    def _explicit(self) -> Mapping[str, frozenset[str]]:
+    def _needed_by(self) -> Mapping[str, frozenset[str]]:
         return {
             name: frozenset(target for item, _ in edges for target in self.needed(item))
             for name, edges in self.edges.items()
         }
+
+    def brings_torch(self, name: str) -> bool:
+        """True when importing the module ``name`` late executes an import of torch not executed before."""
+        new = self.closure_of([name]) - self.reached
+        return any(module in self._importers for module in new)
+
+    @cached_property
+    def _importers(self) -> frozenset[str]:
+        """The modules that import torch themselves."""
+        return frozenset(name for name, step in self.sensitive.items() if top(step) == TORCH)
 
     @cached_property
     def _closures(self) -> dict[tuple[str, ...], frozenset[str]]:
@@ -246,15 +255,30 @@ class Analysis:
             yield item.module, False
             return
         around = {module.name, *parents(module.name)}
-        needed = (name for name in self.needed(item) if name in self.sensitive)
-        names = [name for name in needed if name not in around]
-        names.sort(key=lambda name: name in self.reached)
+        loaded = self.reached | self.closure_of([module.name])
+        names = [
+            name
+            for name in self.needed(item)
+            if name in self.sensitive and name not in around
+            if name in loaded or self.brings_torch(name)
+        ]
+        names.sort(key=lambda name: name in loaded)
         if names:
-            yield names[0], names[0] in self.reached
+            yield names[0], names[0] in loaded
         elif self._is_outside(item) and top(item.module) not in {
             top(name) for name in self.external_reached
         }:
             yield item.module, False
+        else:
+            yield from self._outside_importer(item)
+
+    def _outside_importer(self, item: Import) -> Iterator[tuple[str, bool]]:
+        """A module outside that imports torch while it is loaded, unless the library has it already."""
+        if top(item.module) in {top(name) for name in self.tree.modules}:
+            return
+        asked = (item.module, *(f"{item.module}.{name}" for name in item.names))
+        known = self.tree.torch_importers.keys() - self.external_reached
+        yield from [(name, False) for name in (*asked, *parents(item.module)) if name in known][:1]
 
     def _is_outside(self, item: Import) -> bool:
         """True for a package of the scope whose sources are not here: its scope says it needs the proxy."""
@@ -271,14 +295,19 @@ class Analysis:
         return None
 
 
-def _closure(successors: Mapping[str, frozenset[str]], start: Iterable[str]) -> frozenset[str]:
+def _closure(
+    successors: Mapping[str, frozenset[str]],
+    start: Iterable[str],
+    without: frozenset[str] = frozenset(),
+) -> frozenset[str]:
+    """Everything that ``start`` leads to, not by way of ``without``."""
     pending = [name for name in start if name in successors]
-    done = set(pending)
+    done = {*pending, *without}
     while pending:
         new = successors[pending.pop()] - done
         done |= new
         pending += new
-    return frozenset(done)
+    return frozenset(done - without)
 
 
 def parents(name: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from ci.integration.imports import Import
 from ci.integration.modules import Module
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_FOLDER_WORDS = (b"iter_modules", b"walk_packages", b"glob(", b"listdir(", b"scandir(", b"iterdir(")
+_LISTINGS = ("iter_modules", "walk_packages", "glob", "rglob", "listdir", "scandir", "iterdir")
 
 
 def completed(modules: Mapping[str, Module]) -> dict[str, Module]:
@@ -108,8 +108,39 @@ def _at_init(module: Module, functions: frozenset[str]) -> Module:
 
 
 def _imports_its_folder(module: Module) -> bool:
-    unknown = any(item.at_init for item in module.dynamic.unknown)
-    return unknown and module.is_package and module.holds(*_FOLDER_WORDS)
+    lines = [item.line for item in module.dynamic.unknown if item.at_init]
+    if not lines or not module.is_package or not module.holds(*(n.encode() for n in _LISTINGS)):
+        return False
+    listed = {
+        target.id
+        for node in module.tree.body
+        if isinstance(node, ast.Assign) and _lists_folder(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    return any(
+        node.lineno <= line <= (node.end_lineno or node.lineno)
+        for node in _outside_functions(module.tree)
+        if isinstance(node, ast.For) and _lists_folder(node.iter, listed)
+        for line in lines
+    )
+
+
+def _lists_folder(node: ast.expr, listed: Iterable[str] = ()) -> bool:
+    """True for an expression that calls one of the listings, or names a variable that holds one."""
+    names = set(listed)
+    return any(
+        (isinstance(part, ast.Call) and _last_name(part.func) in _LISTINGS)
+        or (isinstance(part, ast.Name) and part.id in names)
+        for part in ast.walk(node)
+    )
+
+
+def _last_name(node: ast.expr) -> str:
+    """The last name of what is called: ``glob`` of ``Path(__file__).parent.glob``."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _with_folder(module: Module, modules: Mapping[str, Module]) -> Module:

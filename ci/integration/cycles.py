@@ -124,10 +124,13 @@ def _pop(on_stack: dict[str, None], node: str) -> tuple[str, ...]:
             return tuple(members)
 
 
+_STARTS = 40  # of a large cycle, looking from everywhere costs more than it tells
+
+
 def _way_round(graph: Mapping[str, tuple[str, ...]], members: frozenset[str]) -> tuple[str, ...]:
-    """A shortest cycle among ``members``."""
+    """A short cycle among ``members``: the shortest through one of the first of them."""
     best: tuple[str, ...] = ()
-    for start in sorted(members):
+    for start in sorted(members)[:_STARTS]:
         way = _shortest(graph, members, start)
         if way and (not best or len(way) < len(best)):
             best = way

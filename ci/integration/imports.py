@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-When = Literal["init", "condition", "fallback", "typing", "main", "call", "getattr"]
+When = Literal["init", "condition", "fallback", "typing", "main", "backend", "call", "getattr"]
 How = Literal["import", "from", "import_module", "__import__"]
 
 # Errors whose handler makes an import a fall-back: the module copes with the absence of what it imports.
@@ -30,7 +30,8 @@ class Import:
     ``module`` is the absolute name that is asked for, ``names`` those of a ``from`` import. ``when`` is
     ``init`` for what importing the module always executes, ``condition`` for what it executes under
     ``condition``, ``fallback`` where the module copes with ImportError, ``typing`` under
-    TYPE_CHECKING, ``main`` when run as a program, ``call`` in a function, ``getattr`` in the module's
+    TYPE_CHECKING, ``main`` when run as a program, ``backend`` where another branch takes Paddle instead
+    of torch, ``call`` in a function, ``getattr`` in the module's
     own ``__getattr__``. ``function`` is the qualified name of the function. ``contexts`` are the
     dotted names that the surrounding ``with`` statements call. ``copes`` is true inside a ``try`` that
     catches ImportError, also in a function. ``lines`` is the range of the statement.
@@ -169,6 +170,17 @@ class StatementVisitor:
             rest = rest[0].orelse
         branches.append(self._branch(rest, otherwise))
         self._settle_common(branches, place)
+        self._tell_backends_apart(branches)
+
+    def _tell_backends_apart(self, branches: Sequence[range]) -> None:
+        """Torch in one branch and Paddle in another: a switch, whose torch branch never runs here."""
+        tops = [{self.found[index].module.partition(".")[0] for index in part} for part in branches]
+        for own, branch in zip(tops, branches, strict=True):
+            others = (found for found in tops if found is not own)
+            if "paddle" not in own and any("paddle" in found for found in others):
+                for index in branch:
+                    if _is_torch(self.found[index]):
+                        self.found[index] = replace(self.found[index], when="backend")
 
     def _branch(self, body: Iterable[ast.stmt], place: Place) -> range:
         start = len(self.found)
@@ -387,6 +399,7 @@ def told_apart(imports: Sequence[Import]) -> dict[str, int]:
         "typing": "type-checking imports",
         "fallback": "fall-backs",
         "main": "run as a program",
+        "backend": "imports of another back end",
     }
     counts: dict[str, int] = {}
     for item in imports:

@@ -48,6 +48,9 @@ def _of_submodule(analysis: Analysis, item: Documented) -> tuple[str, str]:
             f"it needs the proxy ({way}); the package imports it before, which hides the fault",
             mend,
         )
+    if late.target in analysis.tree.torch_importers:
+        known = analysis.tree.torch_importers[late.target]
+        return f"{late.target} imports torch while it is loaded ({known}), outside the guard", mend
     if way == late.target:
         return f"the compat scope says that {late.target} needs the proxy", mend
     return f"it needs the proxy ({way}), and nothing imports it inside the guard", mend

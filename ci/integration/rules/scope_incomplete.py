@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ci.findings import Finding
 from ci.integration import guide
-from ci.integration.analysis import Analysis, top
+from ci.integration.analysis import Analysis, parents, top
 from ci.integration.imports import Import
 from ci.integration.modules import Module
 from ci.integration.rule import Rule
@@ -25,15 +25,19 @@ def check(analysis: Analysis) -> Iterator[Finding]:
     for name in sorted(analysis.reached):
         module = tree.modules[name]
         for item in module.imports:
-            if item.at_init and top(item.module) in tree.torch_importers:
-                found.setdefault(top(item.module), (module, item))
+            asked = (item.module, *(f"{item.module}.{name}" for name in item.names))
+            known = [
+                name for name in (*asked, *parents(item.module)) if name in tree.torch_importers
+            ]
+            if item.when in ("init", "condition") and known:  # a fall-back copes with its absence
+                found.setdefault(known[0], (module, item))
     for package, (module, item) in sorted(found.items()):
-        if package not in tree.scope:
+        if top(package) not in tree.scope:
             yield RULE.finding(
                 module.place,
                 f"{module.name} imports {package}, which imports torch while it is loaded "
                 f"({tree.torch_importers[package]}), and the compat scope lacks it: its torch is not Paddle",
-                f"add {package!r} to compat_scope in the declaration of {tree.library}",
+                f"add {top(package)!r} to compat_scope in the declaration of {tree.library}",
                 line=item.line,
                 column=item.column,
                 library=tree.library,

@@ -27,6 +27,7 @@ def check(analysis: Analysis) -> Iterator[Finding]:
         if module.name in analysis.sensitive
         and module.name not in analysis.reached
         and module.name.rpartition(".")[2] != "__main__"
+        and analysis.brings_torch(module.name)
     }
     left -= analysis.closure_of(kept) if kept else set()
     for name in _starts(analysis, left):
@@ -34,9 +35,13 @@ def check(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _starts(analysis: Analysis, left: set[str]) -> Iterator[str]:
-    """The modules to import so that everything in ``left`` is: outer ones first."""
+    """The modules to import so that everything in ``left`` is: outer ones first, then what brings most."""
+
+    def rank(name: str) -> tuple[int, int, str]:
+        return name.count("."), -len(analysis.closure_of([name]) & left), name
+
     covered: set[str] = set()
-    for name in sorted(left, key=lambda name: (name.count("."), name)):
+    for name in sorted(left, key=rank):
         if name not in covered:
             yield name
             covered |= analysis.closure_of([name])

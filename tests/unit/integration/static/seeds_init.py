@@ -324,18 +324,28 @@ import triton.language as tl
         options={"torch_importers": {"triton": "known"}},
     ),
     Seed(
-        "one finding for each package, also in fall-backs and below",
+        "one finding for each package, also below; a fall-back copes",
         """
 == pkg/__init__.py
 try:
-    from quark.mm import mm  «scope-incomplete»
+    from quark.mm import mm
 except ImportError:
     mm = None
 if mm:
     import tile.core.deep  «scope-incomplete»
-import quark
+import quark  «scope-incomplete»
 """,
         options={"torch_importers": {"quark": "known", "tile": "known"}},
+    ),
+    Seed(
+        "a module below a package that imports torch only there",
+        """
+== pkg/__init__.py
+import cut
+from cut import cute
+from cut import torch as bridge  «scope-incomplete»
+""",
+        options={"torch_importers": {"cut.torch": "known"}},
     ),
     Seed(
         "a dependency by import_module",
@@ -355,7 +365,7 @@ import numpy, quark, triton_tools
 if TYPE_CHECKING:
     import triton
 def f():
-    import triton
+    import triton  «lazy-submodule-import»
 from . import fine
 == pkg/fine.py
 from quark import mm

@@ -822,4 +822,55 @@ text = "lazy_loader.attach(...)"
     ),
 )
 
-LATE = (*LAZY_TORCH, *LAZY_SUBMODULE, *DYNAMIC, *GETATTR, *LOADERS)
+NEEDS_NOTHING_NEW = (
+    Seed(
+        "a late module whose torch is imported already needs nothing new",
+        """
+== pkg/__init__.py
+from . import core
+def f():
+    from . import extra
+== pkg/core.py
+import torch
+== pkg/extra.py
+from .core import torch as t
+from . import core
+""",
+    ),
+    Seed(
+        "a late import of what the module itself imports at its top only hides",
+        """
+== pkg/__init__.py
+def load():
+    from . import user  «lazy-submodule-import»
+== pkg/user.py
+from . import host
+def f():
+    from .host import run  «lazy-submodule-import warning»
+== pkg/host.py
+import torch
+def run(): ...
+""",
+        expected=(("submodule-not-imported", "pkg/__init__.py", 1, "error"),),
+    ),
+    Seed(
+        "torch in one branch and Paddle in the other is a switch of back ends",
+        """
+== pkg/__init__.py
+import os
+NAME = os.environ.get("BACKEND", "paddle")
+if NAME == "torch":
+    import torch
+elif NAME == "paddle":
+    import paddle
+def f():
+    if NAME == "torch":
+        from torch import nn
+    else:
+        from paddle import nn
+    return nn
+""",
+    ),
+)
+
+LATE = (*NEEDS_NOTHING_NEW, *LAZY_TORCH, *LAZY_SUBMODULE, *DYNAMIC, *GETATTR, *LOADERS)
