@@ -102,14 +102,6 @@ class WitnessRequest:
 
 
 @dataclass(frozen=True)
-class ImportedModule:
-    """A module of the library, or of a package of its scope, imported under the guard."""
-
-    name: str
-    file: str
-
-
-@dataclass(frozen=True)
 class Caller:
     """The code that asked for an import. ``owner``: ``library``, ``scope``, ``torch``, ``witness`` or
     ``other``. ``dynamic``: the import stands in code made at run time, called from ``line``.
@@ -121,6 +113,17 @@ class Caller:
     module: str = ""
     owner: str = "other"
     dynamic: bool = False
+
+
+@dataclass(frozen=True)
+class ImportedModule:
+    """A module of the library, or of a package of its scope, imported under the guard; ``importer`` is
+    the code whose import got it executed, of owner ``witness`` for the package itself.
+    """
+
+    name: str
+    file: str
+    importer: Caller = Caller()
 
 
 @dataclass(frozen=True)
@@ -308,7 +311,7 @@ def read_result(
         log=log,
         stage=document["stage"],
         ending="" if document["finished"] else ending,
-        imported=tuple(ImportedModule(**item) for item in document["imported"]),
+        imported=tuple(map(_imported, document["imported"])),
         import_failure=None if failure is None else Failure(**failure),
         missing_names=_failures(document["missing_names"]),
         callables=tuple(document["callables"]),
@@ -322,6 +325,10 @@ def read_result(
 
 def _failures(items: Mapping[str, Any]) -> dict[str, Failure]:
     return {name: Failure(**item) for name, item in items.items()}
+
+
+def _imported(item: Mapping[str, Any]) -> ImportedModule:
+    return ImportedModule(**{**item, "importer": Caller(**item["importer"])})
 
 
 def _late(item: Mapping[str, Any]) -> LateImport:
@@ -590,12 +597,19 @@ class _Judge:
             yield self._disagree(
                 item.name,
                 item.file,
-                f"{item.name} was imported with the package, which static analysis did not expect",
+                f"{item.name} was imported with the package{self._by(item.importer)}, which static "
+                "analysis did not expect",
                 "it is imported by a computed name: write the import as a statement"
                 if known
                 else "the build made it: nothing to do unless it needs the proxy",
                 None if known else "note",
             )
+
+    def _by(self, importer: Caller) -> str:
+        """Who imported a module, where that is code with a file that is not the witness' own."""
+        if not importer.file or importer.owner == "witness":
+            return ""
+        return f" by {self.place(importer.module, importer.file)}:{importer.line}"
 
     def not_listed(self, static: StaticAnswer) -> Iterator[Finding]:
         """Late imports at places where the sources show none."""

@@ -58,6 +58,15 @@ class Caller:
     dynamic: bool = False
 
 
+@dataclass(frozen=True)
+class ImportedModule:
+    """A module imported under the guard, and the code that asked for it."""
+
+    name: str
+    file: str
+    importer: Caller
+
+
 @dataclass
 class LateImport:
     """An import after the package was imported.
@@ -98,7 +107,7 @@ class Record:
     stage: str = "start"
     finished: bool = False
     environment_problem: str = ""
-    imported: list[dict[str, str]] = field(default_factory=list)
+    imported: list[ImportedModule] = field(default_factory=list)
     import_failure: Failure | None = None
     missing_names: dict[str, Failure] = field(default_factory=dict)
     callables: list[str] = field(default_factory=list)
@@ -149,7 +158,7 @@ class Place:
                 return Caller(
                     file, frame.f_lineno, frame.f_code.co_name, module, "witness", dynamic
                 )
-            elif not is_machinery(file):
+            elif not is_machinery(file) and module != PROXY:
                 owner = self.owner(module, file)
                 return Caller(file, frame.f_lineno, frame.f_code.co_name, module, owner, dynamic)
             frame = frame.f_back
@@ -188,6 +197,8 @@ class Watch:
         self.place = place
         self.record = record
         self.late = False
+        self.importing = False
+        self.importers: dict[str, Caller] = {}
         self.guards_at_start = 0
         self.local = threading.local()
         self.original_import = builtins.__import__
@@ -197,6 +208,19 @@ class Watch:
         """Wrap the two functions that import, before the library can take hold of them."""
         builtins.__import__ = self.watched_import
         importlib.import_module = self.watched_import_module
+
+    @contextlib.contextmanager
+    def note_importers(self) -> Iterator[None]:
+        """Note who asks for each watched module inside the block. The last one to ask is the one that
+        gets it executed: a look without an import can only come before.
+        """
+        self.importing = True
+        sys.meta_path.insert(0, self)
+        try:
+            yield
+        finally:
+            self.importing = False
+            self._leave()
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -210,8 +234,11 @@ class Watch:
         finally:
             self.late = False
             self._settle()
-            while self in sys.meta_path:
-                sys.meta_path.remove(self)
+            self._leave()
+
+    def _leave(self) -> None:
+        while self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def watched_import(
         self,
@@ -248,6 +275,8 @@ class Watch:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
         """Find nothing; tell of new modules, and of torch asked for by another way than the wrapped."""
+        if self.importing and self.place.watches(name):
+            self.importers[name] = self.place.caller(sys._getframe(1))
         if not self.late or not asks_to_import(sys._getframe(1)):
             return
         if is_torch(name):
@@ -437,7 +466,8 @@ class Run:
                 default_environment(self.request["load_env"]),
                 paddle.use_compat_guard(scope=set(self.request["scope"]), silent=True),
             ):
-                importlib.import_module(self.request["module"])
+                with self.watch.note_importers():
+                    importlib.import_module(self.request["module"])
                 self._note_modules(before)
                 self._resolve()
         except BaseException as error:  # SystemExit too, and what derives from BaseException alone
@@ -450,7 +480,11 @@ class Run:
         if self.record.imported:
             return
         self.record.imported = [
-            {"name": name, "file": str(getattr(module, "__file__", None) or "")}
+            ImportedModule(
+                name,
+                str(getattr(module, "__file__", None) or ""),
+                self.watch.importers.get(name, Caller()),
+            )
             for name, module in list(sys.modules.items())
             if name not in before and self.place.watches(name)
         ]

@@ -30,7 +30,11 @@ RESULT = WitnessResult(
     "end",
     imported=(
         ImportedModule("seeded", "/built/seeded/__init__.py"),
-        ImportedModule("seeded.ops", "/built/seeded/ops.py"),
+        ImportedModule(
+            "seeded.ops",
+            "/built/seeded/ops.py",
+            Caller("/built/seeded/__init__.py", 4, "<module>", "seeded", "library"),
+        ),
         ImportedModule("seeded._core", "/built/seeded/_core.so"),
         ImportedModule("triton", "/site-packages/triton/__init__.py"),
     ),
@@ -69,6 +73,7 @@ def test_a_module_imported_and_not_expected() -> None:
         "src/seeded/ops.py",
         "error",
     )
+    assert "imported with the package by src/seeded/__init__.py:4, which" in finding.why
 
 
 def test_a_module_that_the_build_made_is_a_note() -> None:

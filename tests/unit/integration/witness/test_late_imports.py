@@ -186,6 +186,41 @@ def test_a_public_name_that_imports_whenever_it_is_asked_for_is_found(watch: Wat
     assert result.missing_names == {}
 
 
+def test_who_imported_a_module_under_the_guard_is_recorded(watch: Watch) -> None:
+    """In the order in which they were ready; a look for a module is no import of it."""
+    result = watch(
+        {
+            "seeded/__init__.py": "import torch\nimport helper\nfrom seeded.ops import double\n",
+            "seeded/ops.py": (
+                "import importlib\n"
+                "importlib.util.find_spec('seeded.hidden')\n"
+                "from seeded import plain\n"
+                "importlib.import_module('seeded.hid' + 'den')\n"
+                "from torch import add as double\n"
+            ),
+            "seeded/plain.py": "import seeded_core\n",
+            "seeded/hidden.py": "",
+            "seeded_core.py": "",
+        },
+        {"helper/__init__.py": "import torch\n"},
+        modules=("seeded", "seeded_core"),
+        scope=("seeded", "helper"),
+        exercises={},
+    )
+
+    assert [
+        (i.name, i.importer.module, i.importer.line, i.importer.owner) for i in result.imported
+    ] == [
+        ("helper", "seeded", 2, "library"),
+        ("seeded_core", "seeded.plain", 1, "library"),
+        ("seeded.plain", "seeded.ops", 3, "library"),
+        ("seeded.hidden", "seeded.ops", 4, "library"),
+        ("seeded.ops", "seeded", 3, "library"),
+        ("seeded", "__main__", result.imported[-1].importer.line, "witness"),
+    ]
+    assert judged(result) == ()
+
+
 def test_a_late_submodule_that_needs_torch_is_one_finding_at_the_import(watch: Watch) -> None:
     result = watch(
         {
