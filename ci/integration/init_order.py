@@ -63,6 +63,8 @@ class _Play:
 
     def execute(self, name: str) -> None:
         """Import a module: the packages around it, then itself, unless that has begun already."""
+        if name in self._bound:
+            return
         parent, _, last = name.rpartition(".")
         if parent:
             self.execute(parent)
@@ -225,11 +227,13 @@ class _Play:
         if source is None:
             return
         bound = self._bound[item.module]
-        for name in source.exported or ():
+        bound = self._bound[item.module]
+        for name in source.exported or ():  # first the submodules, then the names
             if name not in bound:
                 self.execute(f"{item.module}.{name}")
+        for name in source.exported or ():
+            # Unlike a `from` import of the name, a star import reads the attribute.
             if name not in bound and "__getattr__" not in bound:
-                # Unlike a `from` import of the name, a star import reads the attribute.
                 self._missing(Unbound(importer.name, item, item.module, name, attribute=True))
         taken = self._analysis.star_of(source, self._bound[item.module])
         self._bound[importer.name] |= taken
@@ -266,7 +270,9 @@ class _Play:
     def _missing(self, unbound: Unbound) -> None:
         # A name that its text never binds may be a compiled submodule, or set by code that is not read.
         submodule = f"{unbound.target}.{unbound.name}"
-        known = submodule in self._modules or unbound.name in self._analysis.names_of(unbound.target)
+        known = submodule in self._modules or unbound.name in self._analysis.names_of(
+            unbound.target
+        )
         running = {unbound.target, submodule} & (self._bound.keys() - self._done)
         if not running or not known:
             return
@@ -298,7 +304,9 @@ def _own_expressions(node: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _is_call_of(function: str, node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function
+    )
 
 
 def _last_line(node: ast.stmt) -> int:
