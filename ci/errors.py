@@ -20,7 +20,7 @@ as the tail of a log or all problems of a configuration file.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class FarmError(Exception):
@@ -119,3 +119,25 @@ class InterruptedRunError(FarmError):
 
     exit_code = 130
     kind = "interrupted"
+
+
+def raise_together(*checks: Callable[[], object]) -> None:
+    """Run every check; raise the one :class:`ConfigError`, or one that tells of all."""
+    errors = [error for check in checks if (error := _config_error(check)) is not None]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ConfigError(
+            f"{len(errors)} things are wrong",
+            cause=errors[0].cause,
+            next_step=errors[0].next_step,
+            details=[line for error in errors for line in (error.message, *error.details)],
+        )
+
+
+def _config_error(check: Callable[[], object]) -> ConfigError | None:
+    try:
+        check()
+    except ConfigError as error:
+        return error
+    return None

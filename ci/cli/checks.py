@@ -58,6 +58,18 @@ def _run_check(arguments: argparse.Namespace, console: Console) -> int:
             cause="the one runs nothing, the other fails where the run-time part cannot run",
             next_step="leave one of them out",
         )
+    if arguments.static and arguments.exercise:
+        raise ConfigError(
+            "--static and --exercise exclude each other",
+            cause="a public function is called by the run-time part",
+            next_step="leave one of them out",
+        )
+    if arguments.baseline and not (arguments.write_baseline or arguments.baseline.is_file()):
+        raise ConfigError(
+            f"no baseline {arguments.baseline}",
+            cause="it does not exist, or is no file",
+            next_step="give an existing one, or make it with --write-baseline",
+        )
     request = CheckRequest(
         subjects=tuple(arguments.subject),
         library_set=arguments.library_set or "",
@@ -74,6 +86,7 @@ def _run_check(arguments: argparse.Namespace, console: Console) -> int:
     with narrator() as told:
         report = run_check(request, told)
     if arguments.report:
+        arguments.report.parent.mkdir(parents=True, exist_ok=True)
         arguments.report.write_text(json.dumps(report.as_dict(), indent=1), "utf-8")
     if arguments.sarif:
         write_sarif(report, arguments.sarif)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
-from ci.errors import ConfigError
+from ci.errors import ConfigError, raise_together
 from ci.integration.source_tree import SourceTree, find_packages, locate, read_tree
 from ci.integration.torch_importers import TORCH_IMPORTERS
 from ci.registry import REPOSITORY, EcosystemLibrary, build_utils, known_names
-from ci.sources.override import Override, parse_overrides
+from ci.sources.override import Override, parse_override
 from ci.sources.resolve import declared_origin, fetched
 
 
@@ -45,6 +46,11 @@ class Subject:
         return (self.folder / "__init__.py").is_file()
 
     @property
+    def in_repository(self) -> bool:
+        """True where places are relative to the repository; else they are relative to ``top``."""
+        return self.folder.is_relative_to(REPOSITORY)
+
+    @property
     def top(self) -> Path:
         """The folder that places are relative to: that around the package, or the project's."""
         return self.folder.parent if self.is_package else self.folder
@@ -59,23 +65,48 @@ def resolve_subjects(
     """The subjects that ``texts`` name; every declared library when there are none.
 
     A text is a library's name, a folder, ``pypi:PROJECT==VERSION`` or ``git:URL@REV``. Raises
-    :class:`~ci.errors.ConfigError` for one that is none of these.
+    :class:`~ci.errors.ConfigError` for what :func:`check_text` refuses, and for two subjects of one name.
     """
     by_name = {library.name: library for library in libraries}
     if not texts:
         return tuple(_declared(library, overrides, cache_dir) for library in libraries)
-    names = [text for text in texts if not _is_place(text)]
-    known_names(libraries, names)
-    return tuple(
+    raise_together(*(partial(check_text, text, libraries) for text in texts))
+    subjects = tuple(
         _declared(by_name[text], overrides, cache_dir)
         if text in by_name
         else _undeclared(text, libraries, cache_dir)
-        for text in texts
+        for text in dict.fromkeys(texts)
     )
+    _refuse_equal_names(subjects)
+    return subjects
+
+
+def check_text(text: str, libraries: Sequence[EcosystemLibrary]) -> None:
+    """Raise :class:`~ci.errors.ConfigError` when the text names nothing; nothing is fetched."""
+    if _is_place(text) and text not in {library.name for library in libraries}:
+        _override(text)
+    else:
+        known_names(libraries, [text])
+
+
+def _refuse_equal_names(subjects: Sequence[Subject]) -> None:
+    """Findings belong to a library by its name, so no two may have one."""
+    seen: dict[str, Subject] = {}
+    for subject in subjects:
+        other = seen.setdefault(subject.name, subject)
+        if other is not subject:
+            raise ConfigError(
+                f"two of what is to be checked are called {subject.name!r}: "
+                f"{other.origin} and {subject.origin}",
+                cause="findings and known findings belong to a library by its name",
+                next_step="check one after the other",
+            )
 
 
 def _is_place(text: str) -> bool:
-    return text.startswith(("pypi:", "git:", "path:", ".", "/", "~")) or Path(text).is_dir()
+    if text.startswith(("pypi:", "git:", "path:", ".", "~")) or "/" in text:
+        return True
+    return bool(text) and Path(text).exists()
 
 
 def _declared(
@@ -105,33 +136,66 @@ def _declared(
 
 def _undeclared(text: str, libraries: Sequence[EcosystemLibrary], cache_dir: Path) -> Subject:
     override = _override(text)
-    source = fetched(override, cache_dir)
-    packages = set(find_packages(source.folder))
+    origin, folder = _obtained(override, cache_dir)
+    packages = set(find_packages(folder))
     for library in libraries:
         if packages & set(_source_names(library)):
             note = f"scope and public names are those of the declaration of {library.name}"
             return Subject(
-                library.name,
-                source.origin,
-                source.folder,
-                library,
-                override,
-                notes=(note,),
-                borrowed=True,
+                library.name, origin, folder, library, override, notes=(note,), borrowed=True
             )
-    return Subject(override.library, source.origin, source.folder, None, override)
+    return Subject(override.library, origin, folder, None, override)
+
+
+def _obtained(override: Override, cache_dir: Path) -> tuple[str, Path]:
+    """Origin and folder. A folder is read where it is: only what is built needs its hash."""
+    if override.kind == "path":
+        folder = Path(override.place)
+        return f"path:{folder.name}", folder
+    source = fetched(override, cache_dir)
+    return source.origin, source.folder
 
 
 def _override(text: str) -> Override:
-    """A place as an override, under a name made from it."""
+    """A place as an override, under a name made from it. Raises :class:`~ci.errors.ConfigError`."""
     kind, colon, place = text.partition(":")
     if not colon or kind not in ("pypi", "git"):
-        folder = place if kind == "path" and colon else text
-        name = Path(folder).expanduser().resolve().name
-        return Override(name, "path", folder, "")
+        folder = _folder(place if kind == "path" and colon else text)
+        return Override(folder.name or "sources", "path", str(folder), "")
     name = PurePosixPath(re.split(r"==|@", place)[0] if kind == "pypi" else place).name
     name = re.sub(r"[^\w.-]+", "-", name.rpartition("@")[0] or name).removesuffix(".git") or kind
-    return parse_overrides([f"{name}={text}"], [name])[name]
+    try:
+        return parse_override(f"{name}={text}")
+    except ConfigError as error:
+        form, ask = _FORMS[kind]
+        raise ConfigError(
+            f"{text} is not of the form {form}",
+            cause="a check is of one state of the sources, which its version or revision says",
+            next_step=f"{ask} {re.split('==|@', place)[0] or form.partition(':')[2]}",
+        ) from error
+
+
+_FORMS = {
+    "pypi": ("pypi:PROJECT==VERSION", "python -m pip index versions"),
+    "git": ("git:URL@REV", "git ls-remote"),
+}
+
+
+def _folder(text: str) -> Path:
+    try:
+        folder = Path(text).expanduser().resolve()
+    except RuntimeError as error:  # the home of a user that there is not
+        raise ConfigError(
+            f"{text} is no folder", cause=str(error), next_step="python -m ci check FOLDER"
+        ) from error
+    if folder.is_dir():
+        return folder
+    what = "is a file" if folder.exists() else "does not exist"
+    raise ConfigError(
+        f"{text} is no folder",
+        cause=f"{folder} {what}",
+        next_step="python -m ci check FOLDER, with the folder that holds the package, or the package",
+    )
 
 
 def _source_names(library: EcosystemLibrary) -> tuple[str, ...]:
@@ -143,8 +207,15 @@ def _source_names(library: EcosystemLibrary) -> tuple[str, ...]:
 def packages_of(subject: Subject) -> Mapping[str, Path]:
     """The top-level packages and modules of a subject, by name.
 
-    Raises :class:`~ci.errors.ConfigError` when a declared package is not in its sources.
+    Raises :class:`~ci.errors.ConfigError` when a declared package is not in its sources, or when the
+    folder is a package whose name nothing can import.
     """
+    if subject.is_package and not subject.folder.name.isidentifier():
+        raise ConfigError(
+            f"no import statement can name a package {subject.folder.name!r}",
+            cause=f"{subject.origin} has an __init__.py at its top, so it is a package itself",
+            next_step="rename the folder, or give the folder of the package in it",
+        )
     if subject.library is None or subject.is_package:
         return find_packages(subject.folder)
     found = locate(subject.folder, _source_names(subject.library))
@@ -163,12 +234,11 @@ def tree_of(subject: Subject, libraries: Sequence[EcosystemLibrary]) -> SourceTr
     library = subject.library
     packages = packages_of(subject)
     others = [item for item in libraries if library is None or item.name != library.name]
-    inside = subject.folder.is_relative_to(REPOSITORY)
     return read_tree(
         subject.name,
         subject.folder,
         packages,
-        base=REPOSITORY if inside else subject.top,
+        base=REPOSITORY if subject.in_repository else subject.top,
         scope=() if library is None else library.compat_scope,
         roots=() if library is None else _root_modules(library.public_names),
         others={} if library is None else _dependencies(library, libraries),

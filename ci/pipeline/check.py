@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from ci.errors import ConfigError
+from ci.errors import ConfigError, raise_together
 from ci.findings import Finding
 from ci.integration.analysis import Analysis
 from ci.integration.baseline import BASELINE_RULES, Known, apply, read_baseline, render
@@ -19,7 +20,8 @@ from ci.integration.imports import told_apart
 from ci.integration.kept_exceptions import documented
 from ci.integration.rule import Rule
 from ci.integration.rules import STATIC_RULES, name_collision, static_findings
-from ci.integration.subject import Subject, resolve_subjects, tree_of
+from ci.integration.subject import Subject, check_text, resolve_subjects, tree_of
+from ci.matrix.schema import suggest
 from ci.registry import PACKAGE_ROOT, REPOSITORY, EcosystemLibrary, build_utils, libraries_of
 from ci.report.check_model import CheckReport, KnownFinding, LibraryCheck
 from ci.report.progress import Narrator
@@ -64,25 +66,28 @@ class _Checked:
 def run_check(request: CheckRequest, narrator: Narrator) -> CheckReport:
     """Check every subject. What is found is in the report; what cannot be asked at all is raised.
 
-    Raises :class:`~ci.errors.ConfigError` for unknown subjects, rules or a baseline that cannot be read,
-    and with ``run_time="must"`` the error that kept the run-time part from running.
+    Raises :class:`~ci.errors.ConfigError` with all that is wrong with the request (unknown subjects or
+    rules, a baseline that cannot be read), for sources that are not there, and for a rule that is asked for
+    and could not be applied; with ``run_time="must"`` the error that kept the run-time part from running.
     """
     started = time.monotonic()
     libraries = _libraries(request)
-    _check_rule_names(request)
+    asked = _asked(request, libraries)
+    _refuse_request(request, libraries, asked)
     overrides = parse_overrides(request.sources, [library.name for library in libraries])
-    subjects = resolve_subjects(
-        request.subjects, _asked(request, libraries), overrides, request.cache_dir
-    )
+    subjects = resolve_subjects(request.subjects, asked, overrides, request.cache_dir)
     _refuse_nothing(subjects, asked=bool(request.subjects))
     checked = [_read(subject, libraries, narrator) for subject in subjects]
     _compare(checked)
     if any(_is_declared(item) for item in checked):
         checked += _registry(request, checked, libraries)
-    if request.run_time == "no":
-        _leave_out_run_time(checked)
+    why_not = _without_run_time(request)
+    if why_not:
+        for item in checked:
+            item.run_time = why_not
     else:
         _run_time(request, checked, narrator)
+    _refuse_unapplied(request, checked)
     return _report(request, checked, time.monotonic() - started)
 
 
@@ -121,13 +126,62 @@ def _check_rule_names(request: CheckRequest) -> None:
     known = all_rules()
     unknown = [name for name in request.rules if name not in known]
     if unknown:
-        near = {name: difflib.get_close_matches(name, known, n=2, cutoff=0.4) for name in unknown}
+        near = [f"unknown rule {name!r}; {suggest(name, list(known))}" for name in unknown]
         raise ConfigError(
-            f"unknown rule {', '.join(map(repr, unknown))}",
-            cause="; ".join(f"nearest to {k}: {', '.join(v)}" for k, v in near.items() if v)
-            or f"there are: {', '.join(known)}",
+            near[0] if len(near) == 1 else f"{len(near)} unknown rules",
+            cause="--rules takes names of rules, separated by commas",
             next_step="python -m ci check --list-rules",
+            details=near if len(near) > 1 else (),
         )
+
+
+def _refuse_request(
+    request: CheckRequest,
+    libraries: Sequence[EcosystemLibrary],
+    asked: Sequence[EcosystemLibrary],
+) -> None:
+    """Raise what is wrong with the request, all at once, before anything is fetched or run."""
+    raise_together(
+        lambda: _check_rule_names(request),
+        *(partial(check_text, text, asked) for text in request.subjects),
+        lambda: _check_sources(request, libraries, asked),
+        lambda: _exercises(request.exercises),
+        lambda: _baseline(request, libraries, asked),
+    )
+
+
+def _check_sources(
+    request: CheckRequest,
+    libraries: Sequence[EcosystemLibrary],
+    asked: Sequence[EcosystemLibrary],
+) -> None:
+    """A source of a library that is not checked is a mistake, and would go unnoticed."""
+    overrides = parse_overrides(request.sources, [library.name for library in libraries])
+    checked = request.subjects or [library.name for library in asked]
+    unused = [name for name in overrides if name not in checked]
+    if unused:
+        raise ConfigError(
+            f"--source for {', '.join(unused)}, which is not checked",
+            cause=f"what is checked: {', '.join(checked)}",
+            next_step=f"python -m ci check {unused[0]} --source …",
+        )
+
+
+def _baseline(
+    request: CheckRequest,
+    libraries: Sequence[EcosystemLibrary],
+    asked: Sequence[EcosystemLibrary],
+) -> None:
+    """Read the baseline. An entry of a rule or of a library that there is not would never be missed.
+
+    Only the committed file is about declared libraries alone; and rules are asked for their names only
+    when more than the static ones are applied, because the others take a while to import.
+    """
+    path = request.baseline or BASELINE
+    declared = not request.subjects or {*request.subjects} & {library.name for library in asked}
+    rules = all_rules() if declared or request.run_time != "no" else ()
+    known = () if request.baseline else (WHEEL, *(library.name for library in libraries))
+    read_baseline(path, rules=rules, libraries=known)
 
 
 def _is_declared(item: _Checked) -> bool:
@@ -231,9 +285,31 @@ def _run_time(request: CheckRequest, checked: Sequence[_Checked], narrator: Narr
             item.ran |= {rule.name: rule for rule in RUN_TIME_RULES}
 
 
-def _leave_out_run_time(checked: Sequence[_Checked]) -> None:
-    for item in checked:
-        item.run_time = "left out (--static)"
+def _without_run_time(request: CheckRequest) -> str:
+    """Why the run-time part is not to run; empty when it is."""
+    if request.run_time == "no":
+        return "left out (--static)"
+    if request.run_time == "must" or not request.rules:
+        return ""
+    from ci.pipeline.run_time import RUN_TIME_RULES
+
+    wanted = {rule.name for rule in RUN_TIME_RULES} & {*request.rules}
+    return "" if wanted else "left out (none of its rules is asked for)"
+
+
+def _refuse_unapplied(request: CheckRequest, checked: Sequence[_Checked]) -> None:
+    """A rule that was asked for and looked at nothing must not look like one that found nothing."""
+    applied = {name for one in checked for name in one.ran}
+    judged = {rule.name for rule in BASELINE_RULES} if applied & {*request.rules} else set()
+    idle = [name for name in request.rules if name not in applied | judged]
+    if idle:
+        run_time = "; ".join(dict.fromkeys(one.run_time for one in checked if one.run_time))
+        raise ConfigError(
+            f"{', '.join(idle)} could not be applied",
+            cause="rules of the registry need a declared library, those of the baseline another rule"
+            + (f"; the run-time part: {run_time}" if run_time else ""),
+            next_step="leave the rule, --static, or the place of the sources out",
+        )
 
 
 def _exercises(texts: Sequence[str]) -> Mapping[str, str]:
@@ -295,6 +371,7 @@ def _library_check(
         next_step=one.subject.next_step,
         run_time=one.run_time,
         not_exercised=one.not_exercised,
+        in_repository=one.subject.in_repository,
     )
 
 
@@ -315,13 +392,14 @@ def _next_command(request: CheckRequest, report: CheckReport) -> str:
     first = report.failing[0]
     if first.rule in {rule.name for rule in BASELINE_RULES}:
         return f"correct {first.place}:{first.line}"
-    subjects = f" {' '.join(request.subjects)}" if request.subjects else ""
+    subjects = f" {shlex.join(request.subjects)}" if request.subjects else ""
     return f"mend the sources in the library's fork, then: nox -s check --{subjects}"
 
 
 def write_baseline(request: CheckRequest, report: CheckReport) -> Path:
     """Append what is left of the findings to the baseline, for reasons to be written; returns the file."""
     path = request.baseline or BASELINE
+    path.parent.mkdir(parents=True, exist_ok=True)
     text = path.read_text("utf-8") if path.exists() else ""
     left = [item for item in report.failing if item.rule not in {r.name for r in BASELINE_RULES}]
     path.write_text(text + render(left), "utf-8")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.errors import ConfigError, ToolchainError
+from ci.errors import ConfigError, ToolchainError, raise_together
 from ci.executors.base import choose
 from ci.matrix.load import load
 from ci.matrix.model import Cell, Decision, version_key
@@ -126,28 +126,6 @@ def _checked_request(
         check_sources,
     )
     return tuple(libraries)
-
-
-def raise_together(*checks: Callable[[], object]) -> None:
-    """Run every check; raise the one :class:`~ci.errors.ConfigError`, or one that tells of all."""
-    errors = [error for check in checks if (error := _config_error(check)) is not None]
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        raise ConfigError(
-            f"{len(errors)} things are wrong",
-            cause=errors[0].cause,
-            next_step=errors[0].next_step,
-            details=[line for error in errors for line in (error.message, *error.details)],
-        )
-
-
-def _config_error(check: Callable[[], object]) -> ConfigError | None:
-    try:
-        check()
-    except ConfigError as error:
-        return error
-    return None
 
 
 def _refuse_unused_overrides(plans: Sequence[CellPlan], overrides: Mapping[str, Override]) -> None:
