@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from ci.wheel.facts import Member, RecordEntry, WheelFacts
 from ci.findings import Finding
+from ci.wheel.facts import Member, RecordEntry, WheelFacts
 from ci.wheel.policy import Policy, bundled
 from ci.wheel.tags import WheelTag
 

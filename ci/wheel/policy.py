@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ci.errors import ConfigError
-from ci.wheel.facts import WheelFacts
 from ci.findings import Finding, refuse
+from ci.wheel.facts import WheelFacts
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -20,9 +20,9 @@ from pathlib import Path
 from packaging.tags import Tag, parse_tag
 
 from ci.errors import FindingError, ToolchainError
+from ci.findings import Finding
 from ci.proc import Command, run
 from ci.wheel.facts import WheelFacts
-from ci.findings import Finding
 
 _ANALYZE = Path(__file__).with_name("child") / "analyze.py"
 _TIMEOUT = 1800.0

@@ -16,10 +16,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ci.findings import Finding
 from ci.proc import Command, Completed, run
 from ci.wheel import judge
 from ci.wheel.facts import WheelFacts, read_facts
-from ci.findings import Finding
 from ci.wheel.policy import Policy, load_policy
 from ci.wheel.tags import missing_tool
 

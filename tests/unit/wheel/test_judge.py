@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ci.findings import Finding
 from ci.wheel import judge
 from ci.wheel.facts import RecordEntry, WheelFacts, read_facts
-from ci.findings import Finding
 from ci.wheel.tags import WheelTag
 from tests.unit.wheel.wheels import write_wheel
 
