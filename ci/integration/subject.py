@@ -229,8 +229,15 @@ def packages_of(subject: Subject) -> Mapping[str, Path]:
     )
 
 
-def tree_of(subject: Subject, libraries: Sequence[EcosystemLibrary]) -> SourceTree:
-    """The subject's sources as values, with what the registry knows about other libraries."""
+def tree_of(
+    subject: Subject,
+    libraries: Sequence[EcosystemLibrary],
+    taken: Mapping[str, str] | None = None,
+) -> SourceTree:
+    """The subject's sources as values, with what the registry knows about other libraries.
+
+    ``taken`` are top-level names of sources that nothing declares, with whose they are.
+    """
     library = subject.library
     packages = packages_of(subject)
     others = [item for item in libraries if library is None or item.name != library.name]
@@ -244,7 +251,7 @@ def tree_of(subject: Subject, libraries: Sequence[EcosystemLibrary]) -> SourceTr
         others={} if library is None else _dependencies(library, libraries),
         extra_tests=() if library is None else (REPOSITORY / "tests",),
         torch_importers=_importers(others),
-        taken={name: item.name for item in others for name in item.modules},
+        taken={**(taken or {}), **{name: item.name for item in others for name in item.modules}},
     )
 
 

@@ -77,7 +77,7 @@ def run_check(request: CheckRequest, narrator: Narrator) -> CheckReport:
     overrides = parse_overrides(request.sources, [library.name for library in libraries])
     subjects = resolve_subjects(request.subjects, asked, overrides, request.cache_dir)
     _refuse_nothing(subjects, asked=bool(request.subjects))
-    checked = [_read(subject, libraries, narrator) for subject in subjects]
+    checked = _read_all(subjects, libraries, narrator)
     _compare(checked)
     if any(_is_declared(item) for item in checked):
         checked += _registry(request, checked, libraries)
@@ -188,12 +188,30 @@ def _is_declared(item: _Checked) -> bool:
     return item.subject.library is not None and not item.subject.borrowed
 
 
-def _read(subject: Subject, libraries: Sequence[EcosystemLibrary], narrator: Narrator) -> _Checked:
+def _read_all(
+    subjects: Sequence[Subject], libraries: Sequence[EcosystemLibrary], narrator: Narrator
+) -> list[_Checked]:
+    checked = []
+    taken: dict[str, str] = {}  # by those before, where no declaration says so
+    for subject in subjects:
+        item = _read(subject, libraries, taken, narrator)
+        checked.append(item)
+        if item.analysis is not None and subject.library is None:
+            taken |= dict.fromkeys(item.analysis.tree.packages, subject.name)
+    return checked
+
+
+def _read(
+    subject: Subject,
+    libraries: Sequence[EcosystemLibrary],
+    taken: Mapping[str, str],
+    narrator: Narrator,
+) -> _Checked:
     checked = _Checked(subject)
     if subject.why_not:
         return checked
     narrator.begin(subject.name, "reading the sources")
-    checked.analysis = Analysis(tree_of(subject, libraries))
+    checked.analysis = Analysis(tree_of(subject, libraries, taken))
     checked.findings += static_findings(checked.analysis)
     checked.ran |= {rule.RULE.name: rule.RULE for rule in STATIC_RULES}
     narrator.end(subject.name, f"{len(checked.analysis.tree.modules)} modules read")
@@ -363,7 +381,9 @@ def _library_check(
         modules=len([*one.analysis.tree.own()]) if one.analysis else 0,
         findings=tuple(sorted(item for item in left if item.library == name)),
         known=tuple(
-            KnownFinding(item, entry.reason) for item, entry in known if item.library == name
+            KnownFinding(item, entry.reason)
+            for item, entry in sorted(known, key=lambda pair: pair[0])
+            if item.library == name
         ),
         told_apart=_told_apart(one.analysis) if one.analysis else {},
         notes=one.subject.notes,

@@ -77,9 +77,10 @@ def run_subject(
 ) -> RunTime:
     """Build (where it is declared) and watch one subject; what keeps it from running is in the result."""
     work = scratch_folder(request.cache_dir, f"check-{subject.name}")
-    narrator.begin(subject.name, "building it for the run-time part")
+    as_it_is = subject.library is None or subject.is_package
+    narrator.begin(subject.name, "preparing an environment" if as_it_is else "building it")
     try:
-        if subject.library is None or subject.is_package:
+        if as_it_is:
             found = _watch_sources(subject, analysis, request, work, narrator)
         else:
             found = _watch_built(subject, subject.library, analysis, request, work, narrator)
