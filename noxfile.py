@@ -95,7 +95,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, types, layers, generated files and locks."""
+    """Check style, types, layers, generated files, locks, and the libraries by reading them."""
     _farm(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -104,6 +104,7 @@ def lint(session: nox.Session) -> None:
     session.run("lint-imports", "--no-cache")
     session.run("python", "-m", "ci", "sync", "--check")
     session.run("python", "-m", "ci", "lock", "--check")
+    session.run("python", "-m", "ci", "check", "--static")
 
 
 def _package_files() -> list[str]:
