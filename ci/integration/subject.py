@@ -116,22 +116,26 @@ def _declared(
     if override is not None:
         source = fetched(override, cache_dir)
         return Subject(library.name, source.origin, source.folder, library, override)
-    kind, origin = declared_origin(library)
-    problems = [
-        item
-        for item in build_utils.submodule_problems([library])
-        if item.problem in (build_utils.NOT_PINNED, "not checked out")
-    ]
-    if problems:
-        return Subject(
-            library.name,
-            f"{kind} {origin}",
-            library.source_dir,
-            library,
-            why_not=problems[0].problem,
-            next_step=problems[0].next_step,
-        )
-    return Subject(library.name, f"{kind} {origin}", library.source_dir, library)
+    why_not, next_step = _absence(library)
+    return Subject(
+        library.name,
+        " ".join(declared_origin(library)),
+        library.source_dir,
+        library,
+        why_not=why_not,
+        next_step=next_step,
+    )
+
+
+def _absence(library: EcosystemLibrary) -> tuple[str, str]:
+    """Why the declared sources are not there, and the command that mends it; empty where they are."""
+    for item in build_utils.submodule_problems([library]):
+        if item.problem in (build_utils.NOT_PINNED, "not checked out"):
+            return item.problem, item.next_step
+    if not library.source_dir.is_dir():
+        name = library.source_rel_path
+        return f"there is no folder {name}", f"--source {library.name}=path:DIR"
+    return "", ""
 
 
 def _undeclared(text: str, libraries: Sequence[EcosystemLibrary], cache_dir: Path) -> Subject:

@@ -166,30 +166,65 @@ def test_of_other_sources_nothing_is_said_about_the_submodule(ask: Ask) -> None:
 # -- nothing is not green --------------------------------------------------------------------------
 
 
-def absent() -> str:
-    """A library whose submodule git says is not checked out (a leading minus)."""
-    told = subprocess.run(
-        ("git", "submodule", "status"), cwd=REPOSITORY, capture_output=True, text=True, check=True
+DECLARED = """\
+from build_utils import Artifact, EcosystemLibrary
+
+def library(name, path, pin, url=""):
+    return EcosystemLibrary(
+        name=name, source_rel_path=path, artifacts=(Artifact("ops", name),), module=name,
+        kind="python_dsl", hint="do without it", public_names=("f",), compat_scope=(name,),
+        varies_by=frozenset(), library_set="declared", pin=pin, url=url,
     )
-    names = [Path(line.split()[1]).name for line in told.stdout.splitlines() if line[0] == "-"]
-    if not names:
-        pytest.skip("every submodule is checked out here")
-    return names[0]
+
+LIBRARIES = (
+    library("empty", "third_party/empty", "1" * 40, "https://example.org/empty.git"),
+    library("unpinned", "third_party/unpinned", None, "https://example.org/unpinned.git"),
+    library("nowhere", "no-such-folder", None),
+)
+"""
+ABSENT = {
+    "empty": (
+        "not checked out",
+        "git submodule update --init --recursive packages/paddlefleet_ops/third_party/empty",
+    ),
+    "unpinned": ("not pinned yet", "--source unpinned=path:DIR"),
+    "nowhere": ("/no-such-folder", "--source nowhere=path:DIR"),
+}
 
 
-def test_a_library_that_is_asked_for_and_not_there_is_refused(ask: Ask) -> None:
-    name = absent()
+@pytest.fixture
+def declared(ask: Ask, tmp_path: Path) -> Ask:
+    """As ``ask``, with three declared libraries whose sources are not there."""
+    (tmp_path / "declared.py").write_text(DECLARED)
+    return lambda *subjects, **values: ask(
+        *subjects, declarations=(tmp_path / "declared.py",), **values
+    )
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_a_library_that_is_asked_for_and_not_there_is_refused(declared: Ask, name: str) -> None:
     with pytest.raises(ConfigError, match=f"the sources of {name} are not there") as caught:
-        run(ask("fused-norm", name))
-    assert caught.value.next_step.startswith("git submodule update --init")
-    assert name in caught.value.next_step
+        run(declared("fused-norm", name))
+    why_not, command = ABSENT[name]
+    assert why_not in caught.value.cause
+    assert caught.value.next_step.startswith(command)
 
 
-def test_by_default_it_is_listed_with_its_reason(ask: Ask) -> None:
-    name = absent()
-    item = by_name(run(ask()))[name]
-    assert (item.modules, item.why_not) == (0, "not checked out")
-    assert item.next_step.startswith("git submodule update --init")
+def test_by_default_it_is_listed_with_its_reason(declared: Ask) -> None:
+    report = run(declared())
+    for name, (why_not, command) in ABSENT.items():
+        item = by_name(report)[name]
+        assert item.modules == 0
+        assert {found.rule for found in item.findings} <= {"not-pinned"}
+        assert why_not in item.why_not
+        assert item.next_step.startswith(command)
+    assert by_name(report)["fused-norm"].why_not == ""
+
+
+def test_where_none_is_there_all_are_told(declared: Ask) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(declared("empty", "nowhere"))
+    assert [line.partition(":")[0] for line in caught.value.details] == ["empty", "nowhere"]
 
 
 def test_a_check_of_nothing_is_refused(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
