@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from types import FrameType
+from typing import NoReturn
 
 from ci.errors import ConfigError, FarmError, InterruptedRunError, from_os_error
 
@@ -55,5 +57,15 @@ def _tell(error: FarmError, *, as_json: bool) -> None:
     print_error(make_console(stderr=True), error)
 
 
+def _leave(code: int) -> NoReturn:
+    """End the process with ``code`` without taking everything in memory apart first."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # whoever read the output is gone
+        code = code or 1
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _leave(main(sys.argv[1:]))

@@ -146,7 +146,9 @@ def read_tree(
     tests: dict[str, Path] = {}
     base = base or root
     with _no_collection(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an invalid escape in somebody's string: not ours to tell
+        warnings.simplefilter(
+            "ignore"
+        )  # of an invalid escape in somebody's string: not ours to tell
         for name, path in {**(others or {}), **packages}.items():
             for module_name, file, is_package in _files(name, path):
                 if _is_test(file.relative_to(path.parent)):

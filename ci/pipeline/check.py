@@ -21,8 +21,16 @@ from ci.integration.kept_exceptions import documented
 from ci.integration.rule import Rule
 from ci.integration.rules import STATIC_RULES, name_collision, static_findings
 from ci.integration.subject import Subject, check_text, resolve_subjects, tree_of
+from ci.matrix.load import load
 from ci.matrix.schema import suggest
-from ci.registry import PACKAGE_ROOT, REPOSITORY, EcosystemLibrary, build_utils, libraries_of
+from ci.registry import (
+    MATRIX,
+    PACKAGE_ROOT,
+    REPOSITORY,
+    EcosystemLibrary,
+    build_utils,
+    libraries_of,
+)
 from ci.report.check_model import CheckReport, KnownFinding, LibraryCheck
 from ci.report.progress import Narrator
 from ci.sources.override import parse_overrides
@@ -63,6 +71,11 @@ class _Checked:
     not_exercised: tuple[str, ...] = ()
 
 
+# The syntax trees of the last check. Taking a million nodes apart costs a tenth of a second, and mostly the
+# process ends after a check (`ci/__main__.py` leaves without tidying up).
+_last_read: list[Analysis] = []
+
+
 def run_check(request: CheckRequest, narrator: Narrator) -> CheckReport:
     """Check every subject. What is found is in the report; what cannot be asked at all is raised.
 
@@ -78,6 +91,7 @@ def run_check(request: CheckRequest, narrator: Narrator) -> CheckReport:
     subjects = resolve_subjects(request.subjects, asked, overrides, request.cache_dir)
     _refuse_nothing(subjects, asked=bool(request.subjects))
     checked = _read_all(subjects, libraries, narrator)
+    _last_read[:] = [item.analysis for item in checked if item.analysis is not None]
     _compare(checked)
     if any(_is_declared(item) for item in checked):
         checked += _registry(request, checked, libraries)
@@ -145,9 +159,20 @@ def _refuse_request(
         lambda: _check_rule_names(request),
         *(partial(check_text, text, asked) for text in request.subjects),
         lambda: _check_sources(request, libraries, asked),
+        lambda: _check_python(request.python),
         lambda: _exercises(request.exercises),
         lambda: _baseline(request, libraries, asked),
     )
+
+
+def _check_python(python: str) -> None:
+    known = load(MATRIX).pythons if python else ()
+    if python and python not in known:
+        raise ConfigError(
+            f"Python {python} is not in the matrix; {suggest(python, list(known))}",
+            cause=f"matrix.toml declares {', '.join(known)}",
+            next_step="python -m ci matrix",
+        )
 
 
 def _check_sources(
