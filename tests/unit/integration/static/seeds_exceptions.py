@@ -35,6 +35,41 @@ def _library(ops: str, tests: str = _TEST) -> str:
 
 LEGAL = (
     Seed(
+        "a legal exception for torch itself",
+        """
+== pkg/__init__.py
+import paddle
+
+def launch():
+    # Late import: torch._inductor reflects on types and fails under the proxy at module level.
+    # Triggered by the first launch; remove once the proxy gives classes.
+    with paddle.use_compat_guard(scope={"pkg"}, silent=True):
+        import torch._inductor
+    return torch._inductor
+== tests/test_launch.py
+import sys, pkg
+def test_init():
+    assert "torch._inductor" not in sys.modules
+def test_call():
+    pkg.launch()
+""",
+    ),
+    Seed(
+        "a legal exception in Chinese above the function, after a form feed",
+        _library("""
+import paddle
+PAGE = 1\x0c\x0c\x0c\x0c\x0c\x0c
+PAGE = 2
+
+# 局部的import放在函数里：加载时反射 torch.device，报错。
+# 触发路径：首次调用 launch。删除条件：proxy 下 torch.device 成为类。
+def launch():
+    with paddle.use_compat_guard(scope={"pkg"}, silent=True):
+        from . import front
+    return front.run()
+"""),
+    ),
+    Seed(
         "the legal exception: a guard at the call site, reason, trigger, removal, both tests",
         _library(f"""
 import paddle

@@ -151,6 +151,23 @@ VALUE = 1
 
 CONDITIONAL = (
     Seed(
+        "either of two submodules of one package",
+        """
+== pkg/__init__.py
+import os
+if os.environ.get("X"):
+    from .impl import fast  «conditional-import warning»
+else:
+    from .impl import slow  «conditional-import warning»
+== pkg/impl/__init__.py
+import torch
+== pkg/impl/fast.py
+import torch
+== pkg/impl/slow.py
+import torch
+""",
+    ),
+    Seed(
         "an environment variable",
         """
 == pkg/__init__.py
@@ -377,6 +394,26 @@ import triton
 )
 
 CYCLES = (
+    Seed(
+        "the fall-back of a caught cycle fails as well",
+        """
+== pkg/__init__.py
+try:
+    from .a import f
+except ImportError:
+    from .slow import f
+LATER = 1
+== pkg/a.py
+from .b import g
+def f(): ...
+== pkg/b.py
+from .a import f  «circular-import»
+def g(): ...
+== pkg/slow.py
+from . import LATER  «circular-import»
+def f(): ...
+""",
+    ),
     Seed(
         "a name that is not bound yet",
         """

@@ -92,7 +92,7 @@ def has_torch():
     return True
 
 def version():
-    with suppress(ImportError):
+    with suppress(ImportError), suppress(ValueError):
         import torch.version  «lazy-torch-import note»
         return torch.version.cuda
 
@@ -318,6 +318,18 @@ from pkg import _exported
 
 LAZY_SUBMODULE = (
     Seed(
+        "a package that star-imports from what is not read may bind anything",
+        """
+== pkg/__init__.py
+def f():  «submodule-not-imported»
+    from .sub import g  «lazy-submodule-import»
+    return g
+== pkg/sub/__init__.py
+from compiled_kernels import *
+import torch
+""",
+    ),
+    Seed(
         "a submodule that nothing else imports",
         """
 == pkg/__init__.py
@@ -448,6 +460,19 @@ import torch
 )
 
 DYNAMIC = (
+    Seed(
+        "a parameter hides the loop variable of its name",
+        """
+== pkg/__init__.py
+from importlib import import_module
+import torch
+for name in ("torch.nn", "torch.cuda"):
+    import_module(name)
+
+def load(name):
+    return import_module(name)
+""",
+    ),
     Seed(
         "import_module by an alias, in a function, a default and a lambda",
         """
