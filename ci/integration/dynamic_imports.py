@@ -13,7 +13,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ci.integration.imports import How, Import, Place, StatementVisitor, absolute, dotted
+from ci.integration.imports import (
+    How,
+    Import,
+    Place,
+    StatementVisitor,
+    absolute,
+    dotted,
+    import_at,
+)
 
 _WORDS = (b"import_module", b"__import__", b"Lazy", b"lazy", b"apipkg")
 _LAZY_NAME = re.compile(
@@ -233,6 +241,59 @@ class _Calls(StatementVisitor):
             return table.values if table else ()
         known = {name: texts for name, texts in self.names.items() if name not in parameters}
         return _texts(node, known)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The constant texts of a collection; ``values`` are the ``keys`` where it is no dictionary."""
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    pairs: bool = False
+
+
+def _argument(call: ast.Call, index: int, name: str) -> ast.expr | None:
+    if len(call.args) > index:
+        return call.args[index]
+    return next((item.value for item in call.keywords if item.arg == name), None)
+
+
+def _calls_of(node: ast.stmt) -> tuple[list[tuple[ast.Call, bool]], list[ast.comprehension]]:
+    """The calls in a statement's own expressions, each with whether a lambda puts it off; their loops."""
+    calls: list[tuple[ast.Call, bool]] = []
+    loops: list[ast.comprehension] = []
+    pending: list[tuple[ast.AST, bool]] = [
+        (child, False) for child in ast.iter_child_nodes(node) if not _is_inner(child)
+    ]
+    while pending:
+        part, late = pending.pop()
+        if isinstance(part, ast.Call):
+            calls.append((part, late))
+        elif isinstance(part, ast.comprehension):
+            loops.append(part)
+        inside = late or isinstance(part, ast.Lambda)
+        pending += [(child, inside) for child in ast.iter_child_nodes(part) if not _is_inner(child)]
+    return calls, loops
+
+
+def _is_inner(node: ast.AST) -> bool:
+    return isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case))
+
+
+def _at(call: ast.Call, place: Place, how: How) -> Import:
+    return import_at(call, "", (), how, place)
+
+
+def _texts(self, node: ast.expr, parameters: tuple[str, ...]) -> tuple[str, ...]:
+    """Every text that an expression may have where ``parameters`` hide names of the module."""
+    if isinstance(node, ast.Subscript):
+        table = self._table(node.value)
+        return table.values if table else ()
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        table = self._table(node.func.value) if node.func.attr == "get" else None
+        return table.values if table else ()
+    known = {name: texts for name, texts in self.names.items() if name not in parameters}
+    return _texts(node, known)
 
 
 @dataclass(frozen=True)

@@ -129,12 +129,12 @@ class StatementVisitor:
 
     def _plain(self, node: ast.Import, place: Place) -> None:
         for alias in node.names:
-            self.found.append(_import(node, alias.name, (), "import", place))
+            self.found.append(import_at(node, alias.name, (), "import", place))
 
     def _from(self, node: ast.ImportFrom, place: Place) -> None:
         module = absolute(node.module or "", node.level, self.package)
         names = tuple(alias.name for alias in node.names)
-        self.found.append(_import(node, module, names, "from", place))
+        self.found.append(import_at(node, module, names, "from", place))
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: Place) -> None:
         if self._may_import(node):
@@ -251,9 +251,10 @@ def _is_fixed(test: ast.expr) -> bool:
     return bool(_FIXED.search(ast.unparse(test)))
 
 
-def _import(
-    node: ast.Import | ast.ImportFrom, module: str, names: tuple[str, ...], how: How, place: Place
+def import_at(
+    node: ast.stmt | ast.expr, module: str, names: tuple[str, ...], how: How, place: Place
 ) -> Import:
+    """The import that ``node``, which is at ``place``, makes."""
     return Import(
         module=module,
         names=names,
