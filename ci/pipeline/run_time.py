@@ -77,13 +77,13 @@ def run_subject(
 ) -> RunTime:
     """Build (where it is declared) and watch one subject; what keeps it from running is in the result."""
     work = scratch_folder(request.cache_dir, f"check-{subject.name}")
-    as_it_is = subject.library is None or subject.is_package
-    narrator.begin(subject.name, "preparing an environment" if as_it_is else "building it")
+    library = None if subject.is_package else subject.library
+    narrator.begin(subject.name, "building it" if library else "preparing an environment")
     try:
-        if as_it_is:
+        if library is None:
             found = _watch_sources(subject, analysis, request, work, narrator)
         else:
-            found = _watch_built(subject, subject.library, analysis, request, work, narrator)
+            found = _watch_built(subject, library, analysis, request, work, narrator)
     except LibraryBuildError as error:
         found = RunTime(findings=(_not_built(subject, analysis, error),))
     except FarmError as error:
