@@ -18,8 +18,9 @@ def check_verb(parser: argparse.ArgumentParser) -> None:
     json_option(parser)
     cache_option(parser)
     add = parser.add_argument
-    add("subject", nargs="*", metavar="LIBRARY|FOLDER|pypi:PROJECT==VERSION|git:URL@REV",
-        help="what to check (default: every declared library whose sources are here)")  # fmt: skip
+    add("subject", nargs="*", metavar="SUBJECT",
+        help="what to check: a declared LIBRARY, a FOLDER, pypi:PROJECT==VERSION or git:URL@REV "
+        "(default: every declared library whose sources are here)")  # fmt: skip
     add("--set", dest="library_set", type=not_empty, help="only the libraries of this set")
     add("--declare", type=Path, action="append", default=[], metavar="FILE",
         help="a Python file with further LIBRARIES")  # fmt: skip
