@@ -289,7 +289,7 @@ def _registry(
     for library_set in sets:
         facts = gather(
             [library for library in libraries if library.library_set == library_set],
-            {name: item.subject.folder for name, item in by_name.items() if item.analysis},
+            {name: item.subject.folder for name, item in by_name.items() if item.subject.override},
             analyses={n: item.analysis for n, item in by_name.items() if item.analysis},
             declarations=request.declarations,
             online=request.online,
