@@ -230,10 +230,23 @@ def test_names_of_the_sources_count_and_not_those_of_the_wheel(
         module="beta",
     )
     renamed = make_library("gamma", artifacts=(build_utils.Artifact("gamma_src", "gamma"),))
+    module = make_library("delta", artifacts=(build_utils.Artifact("delta_src.py", "delta.py"),))
+    lone = write(tmp_path / "z", "delta_src.py")
+    assert one(lone, tmp_path, libraries=[library, module]).library is module
     folder = write(tmp_path / "x", "gamma_src/__init__.py")
     assert one(folder, tmp_path, libraries=[library, renamed]).library is renamed
     other = write(tmp_path / "y", "gamma/__init__.py")
     assert one(other, tmp_path, libraries=[library, renamed]).library is None
+
+
+def test_the_scope_is_that_of_the_declaration_and_the_packages_there(
+    make_library: LibraryMaker, tmp_path: Path
+) -> None:
+    wide = make_library("beta", compat_scope=("beta", "triton"))
+    subject = one(write(tmp_path / "x", "beta/__init__.py"), tmp_path, libraries=[wide])
+    assert tree(subject, [wide]).scope == {"beta", "triton"}
+    plain = one(write(tmp_path / "y", "gamma/__init__.py"), tmp_path, libraries=[wide])
+    assert tree(plain, [wide]).scope == {"gamma"}
 
 
 # -- what is no place ------------------------------------------------------------------------------

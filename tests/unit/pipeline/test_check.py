@@ -150,6 +150,9 @@ def test_a_top_level_name_that_two_claim_is_found_between_them(ask: Ask, tmp_pat
 def test_rules_of_the_registry_are_for_declared_libraries(ask: Ask, tmp_path: Path) -> None:
     registry = {"submodule", "not-pinned", "unsatisfiable-together", "ep-without-multi-card-test"}
     folder = {rule.name for rule in run(ask(library(tmp_path / "lib"))).rules}
+    borrowed = run(ask(library(tmp_path / "x", {"fused_norm/__init__.py": MENDED})))
+    assert [item.name for item in borrowed.libraries] == ["fused-norm"]
+    assert not registry & {rule.name for rule in borrowed.rules}
     declared = {rule.name for rule in run(ask("fused-norm")).rules}
     assert not registry & folder
     assert registry <= declared
@@ -260,6 +263,7 @@ def test_only_the_rules_that_are_asked_for_are_reported(ask: Ask, tmp_path: Path
     every = run(ask(folder))
     found = {item.rule for item in by_name(every)["lib"].findings}
     assert {"circular-import", "lazy-torch-import"} <= found
+    assert [*by_name(every)["lib"].findings] == sorted(by_name(every)["lib"].findings)
     report = run(ask(folder, rules=("circular-import",)))
     assert {item.rule for item in by_name(report)["lib"].findings} == {"circular-import"}
     assert [rule.name for rule in report.rules] == [
@@ -390,7 +394,8 @@ def test_a_build_that_fails_is_a_finding_and_a_host_that_cannot_is_none(
     why_not: str,
     rules: list[str],
 ) -> None:
-    def fail(*_: object) -> RunTime:
+    def fail(_: Subject, __: Analysis, ___: RunTimeRequest, work: Path, ____: Narrator) -> RunTime:
+        (work / "half-done").mkdir(parents=True)
         raise error
 
     monkeypatch.setattr(run_time_module, "_watch_sources", fail)
@@ -403,7 +408,7 @@ def test_a_build_that_fails_is_a_finding_and_a_host_that_cannot_is_none(
     )
     assert [item.rule for item in result.findings] == rules
     assert result.why_not == why_not
-    assert not list((tmp_path / "cache").rglob("check-lib*/*"))
+    assert not list((tmp_path / "cache").rglob("half-done"))
 
 
 def test_exercises_come_as_names_and_arguments(
@@ -450,6 +455,7 @@ def test_what_is_written_makes_the_same_check_green_once_reasons_are_there(
 
     (folder / "inner" / "late.py").write_text(MENDED)
     mended = run(request)
+    assert write_baseline(request, mended).read_text() == path.read_text()  # it excuses no entry
     assert "stale-baseline-entry" in rules_of(mended)
     assert mended.exit_code == 1
     (stale,) = [item for item in mended.stale if "late.py" in item.subject]
