@@ -204,8 +204,9 @@ def _without_places(request: BuildRequest, work: Path) -> dict[str, str]:
     """Compiler options that keep this build's folders out of what it yields, whatever its build says.
 
     ``__FILE__`` and debug information would hold them, and the wheel would differ from one build to the
-    next. setuptools, CMake and Make read ``CFLAGS`` and ``CXXFLAGS``, nvcc ``NVCC_APPEND_FLAGS``.
-    Source: GCC's manual, ``-ffile-prefix-map`` (GCC 8, clang 10).
+    next. ``CPPFLAGS`` adds to the flags of C and C++, where ``CFLAGS`` and ``CXXFLAGS`` would take the
+    place of Python's own (``-O3 -DNDEBUG``): customize_compiler of setuptools. nvcc reads
+    ``NVCC_APPEND_FLAGS``. Source: GCC's manual, ``-ffile-prefix-map`` (GCC 8, clang 10).
     """
     names = {str(work / "source"): ".", sys.prefix: "environment"}
     if "CUDA_HOME" in request.env:
@@ -218,7 +219,7 @@ def _without_places(request: BuildRequest, work: Path) -> dict[str, str]:
     ]
     flags = " ".join(options)
     through_nvcc = " ".join(f"-Xcompiler={option}" for option in options)
-    return {"CFLAGS": flags, "CXXFLAGS": flags, "NVCC_APPEND_FLAGS": through_nvcc}
+    return {"CPPFLAGS": flags, "NVCC_APPEND_FLAGS": through_nvcc}
 
 
 def _include(request: BuildRequest, folder: str, work: Path) -> list[Path]:

@@ -54,8 +54,27 @@ def test_neither_code_nor_debug_information_holds_the_place_of_the_build(
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on PATH")
+@pytest.mark.parametrize("suffix", ["c", "cc"])
+def test_python_s_own_flags_stay(make_request: object, suffix: str) -> None:
+    """A variable that took their place would cost the optimiser, and leave Python's assertions in."""
+    probe = '#ifdef NDEBUG\n#define PLACE "optimised"\n#else\n#define PLACE "debug"\n#endif\n'
+    linkage = 'extern "C"' if suffix == "cc" else ""
+    request = make_request(  # type: ignore[operator]
+        {
+            "setup.py": EXTENSION.format(suffix=suffix),
+            "alpha/__init__.py": "",
+            f"src/core.{suffix}": CORE.format(linkage=linkage),
+            "src/inner.h": probe,
+        }
+    )
+    build_steps.build_library(request)
+    (module,) = Path(request.out).rglob("core*.so")
+    assert b"optimised" in module.read_bytes()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on PATH")
 def test_a_declaration_s_own_flags_win(make_request: object, tmp_path: Path) -> None:
-    content = compiled(make_request, "c", env={"CFLAGS": "-O1"})
+    content = compiled(make_request, "c", env={"CPPFLAGS": "-DOWN"})
     assert str(tmp_path).encode() in content
 
 
@@ -68,23 +87,22 @@ def environment(tmp_path: Path, **changes: object) -> dict[str, str]:
 
 def test_the_environment_and_the_toolkit_are_named_too(tmp_path: Path) -> None:
     seen = environment(tmp_path, env={"CUDA_HOME": "/somewhere/cuda-13.0"})
-    for name in ("CFLAGS", "CXXFLAGS"):
-        assert f"-ffile-prefix-map={sys.prefix}=environment" in seen[name].split()
-        assert "-ffile-prefix-map=/somewhere/cuda-13.0=cuda" in seen[name].split()
+    assert f"-ffile-prefix-map={sys.prefix}=environment" in seen["CPPFLAGS"].split()
+    assert "-ffile-prefix-map=/somewhere/cuda-13.0=cuda" in seen["CPPFLAGS"].split()
     assert all(word.startswith("-Xcompiler=-f") for word in seen["NVCC_APPEND_FLAGS"].split())
 
 
 def test_a_linked_folder_is_named_under_both_of_its_names(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    flags = environment(tmp_path / "link")["CFLAGS"]
+    flags = environment(tmp_path / "link")["CPPFLAGS"]
     assert f"={tmp_path}/link/source=." in flags
     assert f"={tmp_path}/real/source=." in flags
 
 
 @pytest.mark.parametrize("name", ["with space", "with,comma", "with=sign"])
 def test_a_folder_that_a_flag_cannot_hold_is_left_out(tmp_path: Path, name: str) -> None:
-    assert name not in environment(tmp_path / name)["CFLAGS"]
+    assert name not in environment(tmp_path / name)["CPPFLAGS"]
 
 
 # --- headers of installed packages ----------------------------------------------------------------
