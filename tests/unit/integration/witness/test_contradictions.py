@@ -26,7 +26,7 @@ LATE_MODULE = LateImport("seeded.tail", "exercise run", CALLER, "module")
 TORCH_OF_TAIL = replace(LATE_TORCH, within="seeded.tail")
 RESULT = WitnessResult(
     REQUEST,
-    Path("/work/witness.log"),
+    Path("witness.log"),
     "end",
     imported=(
         ImportedModule("seeded", "/built/seeded/__init__.py"),
