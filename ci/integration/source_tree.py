@@ -70,7 +70,7 @@ def find_packages(root: Path) -> dict[str, Path]:
     Single-file modules at the top of an otherwise empty tree count as well. Raises
     :class:`~ci.errors.ConfigError` when there is none.
     """
-    if (root / "__init__.py").is_file():
+    if is_package_folder(root):
         return {root.name: root}
     found: dict[str, Path] = {}
     for base in (root / "src", root / "python", root):
@@ -89,6 +89,13 @@ def find_packages(root: Path) -> dict[str, Path]:
             next_step="give the folder that holds the package, or the package itself",
         )
     return found
+
+
+def is_package_folder(folder: Path) -> bool:
+    """True for a package itself; a project around packages may have a stray ``__init__.py``."""
+    project = ("pyproject.toml", "setup.py", "setup.cfg")
+    is_project = any((folder / name).is_file() for name in project)
+    return (folder / "__init__.py").is_file() and not is_project
 
 
 def _packages_in(base: Path) -> Iterator[tuple[str, Path]]:

@@ -13,7 +13,13 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from ci.errors import ConfigError, raise_together
-from ci.integration.source_tree import SourceTree, find_packages, locate, read_tree
+from ci.integration.source_tree import (
+    SourceTree,
+    find_packages,
+    is_package_folder,
+    locate,
+    read_tree,
+)
 from ci.integration.torch_importers import TORCH_IMPORTERS
 from ci.registry import REPOSITORY, EcosystemLibrary, build_utils, known_names
 from ci.sources.override import Override, parse_override
@@ -43,7 +49,7 @@ class Subject:
     @property
     def is_package(self) -> bool:
         """True when the folder is the package itself, and not the project around it."""
-        return (self.folder / "__init__.py").is_file()
+        return is_package_folder(self.folder)
 
     @property
     def in_repository(self) -> bool:

@@ -334,3 +334,11 @@ def test_a_repository_that_is_not_there_is_infrastructure(
     assert git("--version")
     with pytest.raises(InfrastructureError, match="git clone failed"):
         resolve([f"git:{tmp_path}/none.git@main"], tmp_path)
+
+
+def test_a_project_with_a_stray_init_is_no_package_itself(tmp_path: Path) -> None:
+    """Some repositories have an ``__init__.py`` beside their pyproject.toml."""
+    files = ("__init__.py", "pyproject.toml", "alpha/__init__.py")
+    subject = one(write(tmp_path / "my-lib", *files), tmp_path)
+    assert not subject.is_package
+    assert set(packages_of(subject)) == {"alpha"}
