@@ -57,7 +57,7 @@ def load_extension(path):
         ("_ZN6paddle9from_blobEPv", "another version of Paddle"),
         ("_ZN2at10TensorBase4itemEv", "PyTorch's C++ library"),
         ("_ZN3c105ErrorC1ESs", "PyTorch's C++ library"),
-        ("TVMFFIErrorSetRaised", "another version of apache-tvm-ffi"),
+        ("TVMFFINowhereAtAll", "another version of apache-tvm-ffi"),
         ("cudaLaunchKernelExC", "another version of CUDA"),
         ("PyUnstable_Nowhere", "another version of Python"),
         ("something_else", "another version of what defines it"),
