@@ -197,7 +197,7 @@ def _clone(override: Override, home: Path) -> None:
 def _update(override: Override, home: Path) -> None:
     """A branch may have moved: ask for it again. A full commit that is there needs no network."""
     asked = ("git", "cat-file", "-e", f"{override.revision}^{{commit}}")
-    known = run(Command(asked, cwd=home, env=_git_environment()))
+    known = run(Command(asked, cwd=home, env=build_utils.git_environment()))
     if len(override.revision) != 40 or not known.ok:
         # A tag may have moved, a branch may be gone: what the server has counts. Submodules are fetched
         # at checkout, from where that revision says that they are.
@@ -208,7 +208,11 @@ def _update(override: Override, home: Path) -> None:
 
 def _check_out(override: Override, tree: Path) -> None:
     named = f"refs/remotes/origin/{override.revision}"
-    remote = run(Command(("git", "rev-parse", "--verify", named), cwd=tree, env=_git_environment()))
+    remote = run(
+        Command(
+            ("git", "rev-parse", "--verify", named), cwd=tree, env=build_utils.git_environment()
+        )
+    )
     wanted = remote.output.strip() if remote.ok else override.revision
     _git(override, "checkout", "--force", "--detach", wanted, cwd=tree)
     _git(override, "clean", "-ffdx", cwd=tree)
@@ -216,13 +220,10 @@ def _check_out(override: Override, tree: Path) -> None:
     _git(override, "submodule", "update", "--init", "--recursive", "--force", cwd=tree)
 
 
-def _git_environment() -> dict[str, str]:
-    """The environment of this process, without what a git hook exports to name its own repository."""
-    return {name: value for name, value in os.environ.items() if name not in build_utils.GIT_PLACES}
-
-
 def _git(override: Override, *arguments: str, cwd: Path) -> Completed:
-    done = run(Command(("git", *arguments), cwd=cwd, env=_git_environment(), timeout=900))
+    done = run(
+        Command(("git", *arguments), cwd=cwd, env=build_utils.git_environment(), timeout=900)
+    )
     if not done.ok:
         said = [line.replace(override.place, override.public_place) for line in done.tail(8)]
         raise InfrastructureError(

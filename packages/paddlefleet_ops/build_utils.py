@@ -488,12 +488,21 @@ class SubmoduleProblem:
 
 
 def _git(*arguments: str, cwd: Path) -> tuple[int, str]:
-    """Status, and output or complaint. What a git hook exports must not point git elsewhere."""
-    environ = {name: os.environ[name] for name in os.environ if name not in GIT_PLACES}
+    """Status, and output or complaint."""
     done = subprocess.run(
-        ("git", *arguments), cwd=cwd, env=environ, capture_output=True, text=True, check=False
+        ("git", *arguments),
+        cwd=cwd,
+        env=git_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.returncode, (done.stderr if done.returncode else done.stdout).rstrip()
+
+
+def git_environment() -> dict[str, str]:
+    """The environment of this process, without what a git hook exports to name its own repository."""
+    return {name: value for name, value in os.environ.items() if name not in GIT_PLACES}
 
 
 GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")

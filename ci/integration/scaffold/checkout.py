@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ _TIMEOUT = 1800.0
 
 def git_environment() -> Mapping[str, str]:
     """The environment of git: nothing of a hook that calls us, and no question to a terminal."""
-    kept = {name: text for name, text in os.environ.items() if name not in build_utils.GIT_PLACES}
-    return kept | {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
+    return build_utils.git_environment() | {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
 
 
 def ask_git(*arguments: str, cwd: Path) -> Completed:

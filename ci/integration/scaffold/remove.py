@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from ci.integration.scaffold.journal import Journal
 from ci.integration.scaffold.registry_file import PACKAGE, REGISTRY, Registry
 from ci.integration.scaffold.table import names, without_entry
 from ci.integration.test_table import TABLE
-from ci.registry import REPOSITORY, EcosystemLibrary
+from ci.registry import REPOSITORY, EcosystemLibrary, known_names
 
 Progress = Callable[[str], None]
 _DERIVED = (".gitmodules", ".gitignore")
@@ -70,15 +69,8 @@ def remove(
 
 
 def _known(name: str, registry: Registry) -> EcosystemLibrary:
-    library = registry.find(name)
-    if library is None:
-        known = [item.name for item in registry.libraries]
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        raise ConfigError(
-            f"unknown library {name!r}" + (f"; nearest: {', '.join(near)}" if near else ""),
-            cause=f"declared: {', '.join(known)}",
-            next_step="python -m ci libraries",
-        )
+    known_names(registry.libraries, [name])
+    library = next(item for item in registry.libraries if item.name == name)
     needing = [item.name for item in registry.libraries if name in item.depends_on]
     if needing:
         raise ConfigError(
