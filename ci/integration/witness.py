@@ -21,6 +21,7 @@ from ci import proc
 from ci.errors import InfrastructureError
 from ci.findings import Finding, Level
 from ci.integration import guide
+from ci.integration.child.witness import Caller, Failure, ImportedModule
 from ci.integration.rule import Rule
 
 REAL_TORCH = "real torch"
@@ -102,31 +103,6 @@ class WitnessRequest:
 
 
 @dataclass(frozen=True)
-class Caller:
-    """The code that asked for an import. ``owner``: ``library``, ``scope``, ``torch``, ``witness`` or
-    ``other``. ``dynamic``: the import stands in code made at run time, called from ``line``.
-    """
-
-    file: str = ""
-    line: int = 0
-    function: str = ""
-    module: str = ""
-    owner: str = "other"
-    dynamic: bool = False
-
-
-@dataclass(frozen=True)
-class ImportedModule:
-    """A module of the library, or of a package of its scope, imported under the guard; ``importer`` is
-    the code whose import got it executed, of owner ``witness`` for the package itself.
-    """
-
-    name: str
-    file: str
-    importer: Caller = Caller()
-
-
-@dataclass(frozen=True)
 class LateImport:
     """An import after that of the package.
 
@@ -147,27 +123,6 @@ class LateImport:
     def guarded(self) -> bool:
         """True when the proxy was on by right: under the loader's guard, or under one of its own."""
         return self.own_context or self.stage.startswith("resolve ")
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What was raised, where in the library, and where at all. ``text`` is the traceback."""
-
-    kind: str
-    message: str
-    file: str = ""
-    line: int = 0
-    module: str = ""
-    innermost_file: str = ""
-    innermost_line: int = 0
-    innermost_module: str = ""
-    text: str = ""
-
-    @property
-    def shown(self) -> str:
-        """``Type: message``, the first line of it."""
-        first = self.message.strip().splitlines()
-        return f"{self.kind}: {first[0]}" if first else self.kind
 
 
 @dataclass(frozen=True)

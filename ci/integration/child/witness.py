@@ -60,11 +60,13 @@ class Caller:
 
 @dataclass(frozen=True)
 class ImportedModule:
-    """A module imported under the guard, and the code that asked for it."""
+    """A module of the library, or of a package of its scope, imported under the guard; ``importer`` is
+    the code whose import got it executed, of owner ``witness`` for the package itself.
+    """
 
     name: str
     file: str
-    importer: Caller
+    importer: Caller = Caller()
 
 
 @dataclass
@@ -98,6 +100,12 @@ class Failure:
     innermost_line: int = 0
     innermost_module: str = ""
     text: str = ""
+
+    @property
+    def shown(self) -> str:
+        """``Type: message``, the first line of it."""
+        first = self.message.strip().splitlines()
+        return f"{self.kind}: {first[0]}" if first else self.kind
 
 
 @dataclass
