@@ -8,15 +8,17 @@ the guard has closed, its torch is no longer Paddle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 from ci.integration.imports import Import
 from ci.integration.modules import Module
 from ci.integration.source_tree import SourceTree
 
 TORCH = "torch"
+Answer = TypeVar("Answer")
 
 
 def top(name: str) -> str:
@@ -46,8 +48,14 @@ class Analysis:
     """A :class:`~ci.integration.source_tree.SourceTree` with the answers of its import graph."""
 
     tree: SourceTree
-    # Functions of the library by module, with what is known of them: filled by the rules that need it.
-    notes: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
+    _answers: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, question: Callable[[Analysis], Answer]) -> Answer:
+        """The answer of ``question`` about this library, which is worked out the first time only."""
+        if question not in self._answers:
+            self._answers[question] = question(self)
+        answer: Answer = self._answers[question]
+        return answer
 
     @cached_property
     def edges(self) -> Mapping[str, tuple[tuple[Import, tuple[str, ...]], ...]]:
@@ -265,26 +273,35 @@ class Analysis:
         names.sort(key=lambda name: name in loaded)
         if names:
             yield names[0], names[0] in loaded
-        elif self._is_outside(item) and top(item.module) not in {
-            top(name) for name in self.external_reached
-        }:
+        elif top(item.module) not in self._read_packages:
+            yield from self._outside_target(item)
+
+    def _outside_target(self, item: Import) -> Iterator[tuple[str, bool]]:
+        """What needs the proxy of a package whose sources are not here: because the scope says so, or
+        because it is known to import torch; unless the library has imported it already.
+        """
+        package = top(item.module)
+        if package in self.tree.scope and package not in self._external_packages:
             yield item.module, False
-        else:
-            yield from self._outside_importer(item)
-
-    def _outside_importer(self, item: Import) -> Iterator[tuple[str, bool]]:
-        """A module outside that imports torch while it is loaded, unless the library has it already."""
-        if top(item.module) in {top(name) for name in self.tree.modules}:
             return
-        asked = (item.module, *(f"{item.module}.{name}" for name in item.names))
-        known = self.tree.torch_importers.keys() - self.external_reached
-        yield from [(name, False) for name in (*asked, *parents(item.module)) if name in known][:1]
+        for name in self.torch_importers_of(item):
+            if name not in self.external_reached:
+                yield name, False
+                return
 
-    def _is_outside(self, item: Import) -> bool:
-        """True for a package of the scope whose sources are not here: its scope says it needs the proxy."""
-        return top(item.module) in self.tree.scope and top(item.module) not in {
-            top(name) for name in self.tree.modules
-        }
+    def torch_importers_of(self, item: Import) -> tuple[str, ...]:
+        """Those of the modules that an import executes which are known to import torch, its own first."""
+        asked = (item.module, *(f"{item.module}.{name}" for name in item.names))
+        known = self.tree.torch_importers
+        return tuple(name for name in (*asked, *parents(item.module)) if name in known)
+
+    @cached_property
+    def _read_packages(self) -> frozenset[str]:
+        return frozenset(top(name) for name in self.tree.modules)
+
+    @cached_property
+    def _external_packages(self) -> frozenset[str]:
+        return frozenset(top(name) for name in self.external_reached)
 
     def first_import(self, name: str) -> Import | None:
         """The import of torch or of the next module on the way to it, for naming a line."""

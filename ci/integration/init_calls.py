@@ -23,11 +23,11 @@ def called_at_init(analysis: Analysis) -> dict[Function, tuple[Function, ...]]:
 
     A chain starts with ``(module, "")`` for the module whose body makes the first call.
     """
-    known = analysis.notes.get("called at init")
-    if known is None:
-        known = _Follower(analysis).follow()
-        analysis.notes["called at init"] = known
-    return known  # type: ignore[return-value]
+    return analysis.once(_follow)
+
+
+def _follow(analysis: Analysis) -> dict[Function, tuple[Function, ...]]:
+    return _Follower(analysis).follow()
 
 
 class _Follower:

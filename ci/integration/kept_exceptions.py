@@ -86,11 +86,11 @@ class Documented:
 
 def documented(analysis: Analysis) -> tuple[Documented, ...]:
     """Every late import that needs the proxy, with what is written about it."""
-    known = analysis.notes.get("documented")
-    if known is None:
-        known = tuple(_documented(analysis, late) for late in analysis.late_imports)
-        analysis.notes["documented"] = known
-    return known  # type: ignore[return-value]
+    return analysis.once(_all_documented)
+
+
+def _all_documented(analysis: Analysis) -> tuple[Documented, ...]:
+    return tuple(_documented(analysis, late) for late in analysis.late_imports)
 
 
 def _documented(analysis: Analysis, late: LateImport) -> Documented:
@@ -215,7 +215,7 @@ def _opens_guard(
         for decorator in function.decorator_list:
             target = decorator.func if isinstance(decorator, ast.Call) else decorator
             names.add(dotted(target).rpartition(".")[2])
-    if names & {*_GUARDS, *_helpers(analysis)}:
+    if names & {*_GUARDS, *analysis.once(_helpers)}:
         return True
     inside = functions[-1] if functions else late.module.tree
     return bool(names) and any(names & held for held in _held(inside, late.module))
@@ -238,18 +238,14 @@ def _enters(call: ast.Call) -> bool:
 
 def _helpers(analysis: Analysis) -> frozenset[str]:
     """Names of the library's functions and classes whose text opens a guard."""
-    known = analysis.notes.get("guard helpers")
-    if known is None:
-        known = frozenset(
-            node.name
-            for module in analysis.tree.own()
-            if module.holds(*(name.encode() for name in _GUARDS))
-            for node in ast.walk(module.tree)
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-            and _mentions_guard(node)
-        )
-        analysis.notes["guard helpers"] = known
-    return known  # type: ignore[return-value]
+    return frozenset(
+        node.name
+        for module in analysis.tree.own()
+        if module.holds(*(name.encode() for name in _GUARDS))
+        for node in ast.walk(module.tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        and _mentions_guard(node)
+    )
 
 
 def _mentions_guard(node: ast.AST) -> bool:

@@ -257,11 +257,10 @@ def _refuse_nothing(subjects: Sequence[Subject], *, asked: bool) -> None:
 
 def _compare(checked: Sequence[_Checked]) -> None:
     """What only shows between libraries."""
-    read = [item for item in checked if item.analysis is not None]
-    by_name = {item.subject.name: item for item in read}
-    for finding in name_collision.between([item.analysis for item in read if item.analysis]):
-        if finding not in by_name[finding.library].findings:
-            by_name[finding.library].findings.append(finding)
+    analyses = {item.subject.name: item.analysis for item in checked if item.analysis is not None}
+    by_name = {item.subject.name: item for item in checked}
+    for finding in name_collision.between([*analyses.values()]) if len(analyses) > 1 else ():
+        by_name[finding.library].findings.append(finding)
 
 
 def _registry(

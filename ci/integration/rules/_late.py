@@ -1,11 +1,33 @@
-"""What the rules on late imports share: how such a finding is told."""
+"""What the rules on late imports share: where such a finding is, and how it is told."""
 
 from __future__ import annotations
 
-from ci.findings import Finding
+from ci.findings import Finding, Level
 from ci.integration.analysis import Analysis
 from ci.integration.kept_exceptions import Documented
 from ci.integration.rule import Rule
+
+
+def finding_at(
+    analysis: Analysis,
+    rule: Rule,
+    item: Documented,
+    why: str,
+    mend: str,
+    level: Level | None = None,
+) -> Finding:
+    """A finding of ``rule`` at a late import: module, function and target identify it."""
+    late, imported = item.late, item.late.imported
+    return rule.finding(
+        late.module.place,
+        why,
+        mend,
+        line=imported.line,
+        column=imported.column,
+        level=level,
+        library=analysis.tree.library,
+        subject=f"{late.module.name}:{imported.function}:{late.target}",
+    )
 
 
 def late_finding(analysis: Analysis, rule: Rule, item: Documented) -> Finding:
@@ -25,16 +47,7 @@ def late_finding(analysis: Analysis, rule: Rule, item: Documented) -> Finding:
         why += "; its comment gives a circular dependency as the reason, which the guide does not accept"
         mend += ", and break the cycle by the order of imports (# isort: off / # isort: on)"
     where = f"{imported.function} has a late `{imported.statement}`"
-    return rule.finding(
-        late.module.place,
-        f"{where}: {why}",
-        mend,
-        line=imported.line,
-        column=imported.column,
-        level=level,
-        library=analysis.tree.library,
-        subject=f"{late.module.name}:{imported.function}:{late.target}",
-    )
+    return finding_at(analysis, rule, item, f"{where}: {why}", mend, level)
 
 
 def _of_submodule(analysis: Analysis, item: Documented) -> tuple[str, str]:

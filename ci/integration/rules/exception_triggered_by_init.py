@@ -10,6 +10,7 @@ from ci.integration.analysis import Analysis
 from ci.integration.init_calls import Function, called_at_init
 from ci.integration.kept_exceptions import documented
 from ci.integration.rule import Rule
+from ci.integration.rules._late import finding_at
 
 RULE = Rule(
     name="exception-triggered-by-init",
@@ -26,15 +27,13 @@ def check(analysis: Analysis) -> Iterator[Finding]:
         chain = called_at_init(analysis).get((late.module.name, imported.function))
         if chain is None:
             continue
-        yield RULE.finding(
-            late.module.place,
+        yield finding_at(
+            analysis,
+            RULE,
+            item,
             f"importing {analysis.tree.packages[0]} calls {imported.function} "
             f"({' → '.join(map(_shown, chain))}), so the late `{imported.statement}` happens at init",
             "take the call out of the module level, or import the module eagerly",
-            line=imported.line,
-            column=imported.column,
-            library=analysis.tree.library,
-            subject=f"{late.module.name}:{imported.function}:{late.target}",
         )
 
 

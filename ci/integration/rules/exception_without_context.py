@@ -9,6 +9,7 @@ from ci.integration import guide
 from ci.integration.analysis import Analysis
 from ci.integration.kept_exceptions import documented
 from ci.integration.rule import Rule
+from ci.integration.rules._late import finding_at
 
 RULE = Rule(
     name="exception-without-context",
@@ -23,14 +24,12 @@ def check(analysis: Analysis) -> Iterator[Finding]:
         if item.kind != "kept" or item.opens_guard or item.says_without_proxy:
             continue
         late, imported = item.late, item.late.imported
-        yield RULE.finding(
-            late.module.place,
+        yield finding_at(
+            analysis,
+            RULE,
+            item,
             f"{imported.function} imports {late.target} late and outside any compat context, so its "
             "torch is not the proxy",
             "put the import into `with paddle.use_compat_guard(scope=…, silent=True)`, or say in the "
             "comment that it does not need the proxy",
-            line=imported.line,
-            column=imported.column,
-            library=analysis.tree.library,
-            subject=f"{late.module.name}:{imported.function}:{late.target}",
         )

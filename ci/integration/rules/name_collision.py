@@ -97,13 +97,14 @@ def _of_python(name: str) -> str:
 
 def operators(analysis: Analysis) -> tuple[Operator, ...]:
     """The operators that the library registers by constant names, in the order of the text."""
-    known = analysis.notes.get("operators")
-    if known is None:
-        known = analysis.notes["operators"] = tuple(_operators(analysis))
-    return known  # type: ignore[return-value]
+    return analysis.once(_operators)
 
 
-def _operators(analysis: Analysis) -> Iterator[Operator]:
+def _operators(analysis: Analysis) -> tuple[Operator, ...]:
+    return tuple(operator for part in _by_module(analysis) for operator in part)
+
+
+def _by_module(analysis: Analysis) -> Iterator[list[Operator]]:
     for module in analysis.tree.own():
         if not module.holds(*_WORDS):
             continue
@@ -113,7 +114,7 @@ def _operators(analysis: Analysis) -> Iterator[Operator]:
             for node, branches in _calls(module.tree)
             if (name := _operator_name(node, namespaces))
         ]
-        yield from sorted(found, key=lambda item: (item.line, item.column))
+        yield sorted(found, key=lambda item: (item.line, item.column))
 
 
 def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, Branches]]:

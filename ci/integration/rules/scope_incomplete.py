@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ci.findings import Finding
 from ci.integration import guide
-from ci.integration.analysis import Analysis, parents, top
+from ci.integration.analysis import Analysis, top
 from ci.integration.imports import Import
 from ci.integration.modules import Module
 from ci.integration.rule import Rule
@@ -25,10 +25,7 @@ def check(analysis: Analysis) -> Iterator[Finding]:
     for name in sorted(analysis.reached):
         module = tree.modules[name]
         for item in module.imports:
-            asked = (item.module, *(f"{item.module}.{name}" for name in item.names))
-            known = [
-                name for name in (*asked, *parents(item.module)) if name in tree.torch_importers
-            ]
+            known = analysis.torch_importers_of(item)
             if item.when in ("init", "condition") and known:  # a fall-back copes with its absence
                 found.setdefault(known[0], (module, item))
     for package, (module, item) in sorted(found.items()):

@@ -9,6 +9,7 @@ from ci.integration import guide
 from ci.integration.analysis import Analysis
 from ci.integration.kept_exceptions import documented
 from ci.integration.rule import Rule
+from ci.integration.rules._late import finding_at
 
 RULE = Rule(
     name="undocumented-exception",
@@ -22,15 +23,13 @@ def check(analysis: Analysis) -> Iterator[Finding]:
     for item in documented(analysis):
         if item.kind != "incomplete":
             continue
-        late, imported = item.late, item.late.imported
-        yield RULE.finding(
-            late.module.place,
+        imported = item.late.imported
+        yield finding_at(
+            analysis,
+            RULE,
+            item,
             f"{imported.function} keeps a late `{imported.statement}`, and what is written about it lacks "
             f"{' and '.join(item.missing)}",
             "say in a comment at the import why it fails at module level, what triggers it, and when it "
             "can be removed; or import it at the top of the module",
-            line=imported.line,
-            column=imported.column,
-            library=analysis.tree.library,
-            subject=f"{late.module.name}:{imported.function}:{late.target}",
         )

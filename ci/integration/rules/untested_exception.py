@@ -10,6 +10,7 @@ from ci.integration import guide
 from ci.integration.analysis import Analysis
 from ci.integration.kept_exceptions import Documented, documented
 from ci.integration.rule import Rule
+from ci.integration.rules._late import finding_at
 
 RULE = Rule(
     name="untested-exception",
@@ -30,15 +31,13 @@ def check(analysis: Analysis) -> Iterator[Finding]:
         missing = _missing(item, texts)
         if missing:
             late, imported = item.late, item.late.imported
-            yield RULE.finding(
-                late.module.place,
+            yield finding_at(
+                analysis,
+                RULE,
+                item,
                 f"{imported.function} keeps a late import of {late.target}, and no test file of the "
                 f"library names {' or '.join(missing)}",
                 "add a test that the package's import does not trigger it, and one that calls it",
-                line=imported.line,
-                column=imported.column,
-                library=analysis.tree.library,
-                subject=f"{late.module.name}:{imported.function}:{late.target}",
             )
 
 
