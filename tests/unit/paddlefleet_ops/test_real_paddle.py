@@ -294,7 +294,12 @@ result = [errors, counts, builtins.runs, state() == before,
 
 
 def test_threads_that_import_a_package_that_fails_get_its_error(site):
-    """Each that comes after the first failure tries again, as Python does for any package."""
+    """Each that comes after the first failure tries again, as Python does for any package.
+
+    Whoever imports a part in the moment before the package's first statement, or after its last one, has
+    passed Python's look into sys.modules: such a thread gets the part's own error (no torch, division by
+    zero), or Python's KeyError for the parent that is gone. It must leave nothing behind either.
+    """
     site.add("alpha", SLOW)
     site.add("broken", {"broken.py": "import time, torch\ntime.sleep(0.05)\n1 / 0\n"})
     names = ["paddlefleet_ops", "paddlefleet_ops.alpha", "paddlefleet_ops.broken"]
@@ -311,7 +316,8 @@ result = [errors, state() == before]
     failed = [error.partition(":")[0] for error in errors]
     assert failed.count("paddlefleet_ops") == 4
     assert any("LibraryLoadError" in error for error in errors)
-    assert all("LibraryLoadError" in error or "NotFoundError" in error for error in errors)
+    own = ("LibraryLoadError", "NotFoundError", "division by zero", "KeyError('paddlefleet_ops')")
+    assert [error for error in errors if not any(text in error for text in own)] == []
     assert same is True
 
 
