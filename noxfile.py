@@ -50,6 +50,12 @@ def wheels(session: nox.Session) -> None:
     _verb(session, "wheel", *tier)
 
 
+@nox.session
+def shell(session: nox.Session) -> None:
+    """Open a cell's environment, or run a command there: -- cu130-cp312 [-- COMMAND]."""
+    _verb(session, "shell")
+
+
 @nox.session(name="import")
 def import_suite(session: nox.Session) -> None:
     """Run the import suite on wheels in fresh environments: -- WHEEL ... (default: dist/)."""
@@ -88,9 +94,10 @@ def toolchain(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the farm's own tests: -- PATHS OR PYTEST OPTIONS."""
+    """Run the farm's own tests, on all cores: -- PATHS OR PYTEST OPTIONS (-n0: in one process)."""
     _farm(session, "test")
-    session.run("python", "-m", "pytest", *session.posargs)
+    parallel = ("-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder")
+    session.run("python", "-m", "pytest", *parallel, *session.posargs)
 
 
 @nox.session

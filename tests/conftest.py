@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -9,11 +10,65 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
+from xdist.scheduler import LoadFileScheduling
 
 from ci.registry import EcosystemLibrary, build_utils
 
 LibraryMaker = Callable[..., EcosystemLibrary]
 Git = Callable[..., str]
+DOCKER_TESTS = "tests/docker"
+Once = Callable[[str, Callable[[], Any]], Any]
+
+
+class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """pytest-xdist's ``--dist loadfile``, where the tests that share a daemon are one unit too.
+
+    By path, not by ``xdist_group``: pytest-xdist 3.8 writes the group where pytest 9.2 does not look.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return DOCKER_TESTS if file.startswith(f"{DOCKER_TESTS}/") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
+    """:class:`FileScheduling` for ``--dist loadfile``; other distributions are xdist's own."""
+    return FileScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """For ``-n auto``: two workers at least, because much of a test is waiting for a child."""
+    chosen = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
+    return None if chosen else max(2, len(os.sched_getaffinity(0)))
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
+    """``once(NAME, make)``: what ``make`` returned (a JSON value), made by one worker for all of them.
+
+    For session fixtures that take long. A ``make`` that raises is tried again by the next worker.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+
+    def run(name: str, make: Callable[[], Any]) -> Any:
+        kept = shared / f"{name}.json"
+        with FileLock(shared / f"{name}.lock"):
+            if not kept.exists():
+                kept.write_text(json.dumps(make()), "utf-8")
+            return json.loads(kept.read_text("utf-8"))
+
+    return run
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_engine_by_chance() -> None:
+    """Tests do not find the engine of the machine that they run on; those of containers name theirs."""
+    os.environ["DOCKER_HOST"] = "unix:///nonexistent/docker.sock"
+    os.environ["CONTAINER_HOST"] = "unix:///nonexistent/podman.sock"
 
 
 @pytest.fixture

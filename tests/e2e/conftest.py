@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import Once
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -74,12 +76,18 @@ def farm(cache_dir: Path) -> Farm:
 
 
 @pytest.fixture(scope="session")
-def templates_run(farm: Farm, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def templates_run(farm: Farm, once: Once, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """One run of the main path: the templates for CUDA 13.0 and the newest Python of this host."""
-    out = tmp_path_factory.mktemp("dist")
-    ran = farm.run("wheel", "--cuda", "13.0", "--set", "templates", "--json", "--out-dir", str(out))
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran
+
+    def build() -> dict[str, Any]:
+        out = tmp_path_factory.mktemp("dist")
+        ran = farm.run(
+            "wheel", "--cuda", "13.0", "--set", "templates", "--json", "--out-dir", str(out)
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return asdict(ran)
+
+    return Ran(**once("templates-run", build))
 
 
 @pytest.fixture(scope="session")
