@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ci.errors import ConfigError
 from ci.matrix import rules
@@ -41,22 +42,29 @@ def load(path: Path) -> MatrixFile:
 
 def parse(text: str, name: str = "matrix.toml") -> MatrixFile:
     """Check a text; ``name`` is the file to name in messages. Errors as in :func:`load`."""
+    data = toml_data(text, name, "matrix")
+    shape = shape_problems(data)
+    values = rules.rule_problems(data, shape)
+    if shape or values:
+        raise all_problems(text, name, (*shape, *values), "matrix")
+    return _build(data)
+
+
+def toml_data(text: str, name: str, verb: str) -> dict[str, Any]:
+    """The values of a TOML text; :class:`ConfigError` names the file, the fault and the verb to run after."""
     try:
-        data = tomllib.loads(text)
+        data: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
             f"{name} is not valid TOML: {error}",
             cause="a bracket, a quote or a comma is missing near that place",
-            next_step="mend it, then run `python -m ci matrix`",
+            next_step=f"mend it, then run `python -m ci {verb}`",
         ) from error
-    shape = shape_problems(data)
-    values = rules.rule_problems(data, shape)
-    if shape or values:
-        raise _all_problems(text, name, (*shape, *values))
-    return _build(data)
+    return data
 
 
-def _all_problems(text: str, name: str, problems: Sequence[Problem]) -> ConfigError:
+def all_problems(text: str, name: str, problems: Sequence[Problem], verb: str) -> ConfigError:
+    """One error for everything wrong with a TOML text, each with its line; ``verb`` checks it again."""
     lines = index_lines(text)
     placed = [(line_of(lines, problem.path), problem) for problem in problems]
     placed.sort(key=lambda item: item[0] or 0)
@@ -64,7 +72,7 @@ def _all_problems(text: str, name: str, problems: Sequence[Problem]) -> ConfigEr
     return ConfigError(
         f"{name} has {count}",
         cause="the lines below say what is wrong with which value",
-        next_step="mend them, then run `python -m ci matrix`",
+        next_step=f"mend them, then run `python -m ci {verb}`",
         details=[
             f"{name}:{line}: {_sentence(problem)}" if line else f"{name}: {_sentence(problem)}"
             for line, problem in placed

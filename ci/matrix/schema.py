@@ -1,4 +1,6 @@
-"""Checks the shape of ``matrix.toml`` against ``matrix.schema.json``, in words for people."""
+"""Checks the shape of a TOML file against its JSON schema, in words for people: ``matrix.toml`` here, and
+``docker/pins.toml``.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ class Problem:
     text: str
 
 
-def shape_problems(data: Mapping[str, object]) -> tuple[Problem, ...]:
+def shape_problems(
+    data: Mapping[str, object], schema_file: Path = SCHEMA_FILE
+) -> tuple[Problem, ...]:
     """Unknown and missing keys, wrong types, values of a wrong form; empty if there are none."""
-    validator = Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+    validator = Draft202012Validator(json.loads(schema_file.read_text(encoding="utf-8")))
     found = (problem for error in validator.iter_errors(data) for problem in _in_words(error))
     return tuple(dict.fromkeys(found))  # one error per missing key lists all missing keys
 
