@@ -15,6 +15,7 @@ from rich.console import Console
 from ci.cli.checks import check_verb
 from ci.cli.derived import lock_verb, sync_verb
 from ci.cli.options import Parser, default_cache_dir
+from ci.cli.pins import pins_verb
 from ci.cli.scaffolding import integrate_verb, remove_verb
 from ci.cli.show import libraries_verb, matrix_verb, submodules_verb, toolchain_verb
 from ci.cli.wheels import import_verb, wheel_verb
@@ -40,6 +41,7 @@ def build_parser() -> Parser:
     remove_verb(verbs.add_parser("remove", help="take a library out again"))
     sync_verb(verbs.add_parser("sync", help="write the files derived from the declarations"))
     lock_verb(verbs.add_parser("lock", help="write the locks of the farm's environments"))
+    pins_verb(verbs.add_parser("pins", help="images by digest: check them, or ask the registries"))
     return parser
 
 
