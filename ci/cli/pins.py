@@ -171,7 +171,7 @@ def _raise_silent(asked: Asked) -> None:
         first.message,
         cause=first.cause,
         next_step=first.next_step,
-        details=[f"not asked: {name}: {why}" for name, why in _reasons(asked).items()],
+        details=[f"not known: {name} ({why})" for name, why in _reasons(asked).items()],
     )
 
 
@@ -227,6 +227,7 @@ def _print_end(
     online: bool,
 ) -> None:
     pinned = sum(_image(pin)["pinned"] is not None for pin in images)
-    told = f"; registries asked about {len(asked.answers)}" if online else ""
+    silent = f", not answered for {len(asked.silent)}" if asked.silent else ""
+    told = f"; registries answered for {len(asked.answers)}{silent}" if online else ""
     end = f"{len(failing)} findings that fail" if failing else "no finding that fails"
     console.print(f"{pinned} of {len(images)} images are pinned{told}; {end}", markup=False)

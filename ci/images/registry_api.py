@@ -171,7 +171,7 @@ class Registry:
             try:
                 reply = _once(method, url, token)
             except (OSError, HTTPException) as error:  # URLError, timeouts, resets, half answers
-                why, asked_for = str(error) or type(error).__name__, 0.0
+                why, asked_for = str(getattr(error, "reason", "") or error) or repr(error), 0.0
             else:
                 if reply.status not in _PASSING:
                     return reply

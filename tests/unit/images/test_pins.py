@@ -198,7 +198,7 @@ def test_a_file_without_faults_becomes_values() -> None:
         (
             "13.0.3-runtime-ubuntu22.04",
             "13.0.3-devel-rockylinux8",
-            35,
+            36,
             "images.cu130-build already",
         ),
         ('use = "test"', 'use = "build"', 37, "'build of 13.0' is images.cu130-build already"),
