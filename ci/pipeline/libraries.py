@@ -9,8 +9,9 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
-from ci.environments.lock import BUILD_BASE, IMPORT_BASE, Lock, lock_for
+from ci.environments.lock import BUILD_BASE, Lock, lock_for
 from ci.environments.venv import Environment, cached_environment
+from ci.environments.wanted import build_requirements, import_requirements
 from ci.errors import (
     LibraryBuildError,
 )
@@ -71,13 +72,8 @@ def obtain_toolchain(plan: CellPlan, narrator: Narrator) -> Toolchain | None:
 
 def build_environment(plan: CellPlan) -> Environment:
     """The environment that the libraries of the cell are built in, from its lock."""
-    target = target_of(plan.cell)
-    declared = [
-        text
-        for library in plan.selection.selected
-        for text in build_utils.requirements(library.build_requires, target)
-    ]
-    lock = lock_for([*BUILD_BASE, *declared], plan.cell.python, "build", plan.request.cache_dir)
+    wanted = build_requirements(plan.selection.selected, target_of(plan.cell))
+    lock = lock_for(wanted, plan.cell.python, "build", plan.request.cache_dir)
     return cached_environment(lock, plan.chosen.interpreter, plan.request.cache_dir)
 
 
@@ -87,13 +83,8 @@ def import_lock(plan: CellPlan) -> Lock:
     Made before anything is built: run-time requirements that exclude each other would give a wheel that
     nobody can install. Raises what :func:`~ci.environments.lock.lock_for` raises.
     """
-    target = target_of(plan.cell)
-    declared = [
-        text
-        for library in plan.selection.selected
-        for text in build_utils.requirements(library.run_requires, target)
-    ]
-    wanted = (*IMPORT_BASE, plan.cell.paddle.cpu, *declared)
+    libraries, paddle = plan.selection.selected, plan.cell.paddle.cpu
+    wanted = import_requirements(libraries, target_of(plan.cell), paddle)
     return lock_for(wanted, plan.cell.python, "import", plan.request.cache_dir)
 
 
