@@ -305,7 +305,7 @@ class CliEngine:
 
     def _stop(self, name: str) -> None:
         """SIGTERM, then SIGKILL after the grace period; nothing for one that ended or never was."""
-        self._insist("stop", "--time", f"{GRACE_SECONDS:.0f}", name)
+        self._insist("stop", "-t", f"{GRACE_SECONDS:.0f}", name)
 
     def _remove(self, name: str) -> bool:
         return self._insist("rm", "--force", "--volumes", name)
