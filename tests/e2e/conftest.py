@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,28 @@ def templates_run(farm: Farm, once: Once, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session")
 def templates_wheel(templates_run: Ran) -> Path:
     return Path(templates_run.cell["wheel"])
+
+
+@pytest.fixture(scope="session")
+def templates_wheel_for(
+    farm: Farm, once: Once, templates_run: Ran, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """``templates_wheel_for("3.10")``: the wheel of the templates for CUDA 13.0 and that Python."""
+
+    def wheel(python: str) -> Path:
+        def build() -> str:
+            if templates_run.cell["python"] == python:
+                return str(templates_run.cell["wheel"])
+            ran = farm.run(
+                "wheel", "--cuda", "13.0", "--set", "templates", "--python", python, "--json",
+                "--no-import", "--out-dir", str(tmp_path_factory.mktemp("dist")),
+            )  # fmt: skip
+            assert ran.returncode == 0, ran.stdout + ran.stderr
+            return str(ran.cell["wheel"])
+
+        return Path(once(f"templates-wheel-{python}", build))
+
+    return wheel
 
 
 def call(argv: Sequence[str], cwd: Path | None = None, **env: str) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -36,22 +38,21 @@ LIBRARIES = tuple(
 """
 
 
-def running(token: str) -> list[str]:
-    """Command lines of processes that hold ``token``."""
+def running(token: str) -> list[Path]:
+    """The folders in which processes run whose command line holds ``token``."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
-                line = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if token in line:
-                found.append(line)
+            with contextlib.suppress(OSError):  # it ended in between
+                if token in (entry / "cmdline").read_bytes().decode(errors="replace"):
+                    found.append((entry / "cwd").readlink())
     return found
 
 
-def work_folders(cache_dir: Path) -> set[Path]:
-    return set((cache_dir / "work").glob("*"))
+def work_folders(places: Iterable[Path], cache_dir: Path) -> set[Path]:
+    """The folders of the cache's ``work`` that hold ``places``; another run may work there too."""
+    work = cache_dir / "work"
+    return {work / place.relative_to(work).parts[0] for place in places}
 
 
 def wait_until(condition: object, what: str) -> None:
@@ -72,7 +73,7 @@ def test_an_interrupt_ends_the_builds_of_all_threads(
         text = SETUP.format(marker=str(marker), token=token)
         (tmp_path / name / "setup.py").write_text(text, "utf-8")
     (tmp_path / "declare.py").write_text(DECLARATION, "utf-8")
-    out, before = tmp_path / "dist", work_folders(cache_dir)
+    out = tmp_path / "dist"
     process = subprocess.Popen(
         [
             sys.executable, "-m", "ci", "wheel", "--cuda", "13.0", "--set", "templates",
@@ -87,6 +88,7 @@ def test_an_interrupt_ends_the_builds_of_all_threads(
     )  # fmt: skip
     try:
         wait_until(lambda: marker.exists() and running(token), "the build never began")
+        folders = work_folders(running(token), cache_dir)
         process.send_signal(number)
         said, _ = process.communicate(timeout=60)
     finally:
@@ -95,4 +97,5 @@ def test_an_interrupt_ends_the_builds_of_all_threads(
     assert "interrupted" in said
     wait_until(lambda: not running(token), "a build survived the interrupt")
     assert not list(out.rglob("*.whl"))
-    assert work_folders(cache_dir) <= before
+    assert folders
+    assert not [folder for folder in folders if folder.exists()]

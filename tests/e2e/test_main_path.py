@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from packaging.version import Version
 
 from ci.toolchain import find_python
 
-from .conftest import Ran, call
+from .conftest import Farm, Ran, call
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -100,19 +101,13 @@ def cuobjdump() -> str:
 @pytest.mark.parametrize("python", ["3.10", "3.13"])
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_pip_and_uv_install_the_wheel_of_oldest_and_newest_python(
-    python: str, installer: str, farm: object, tmp_path_factory: pytest.TempPathFactory
+    python: str, installer: str, templates_wheel_for: Callable[[str], Path], tmp_path: Path
 ) -> None:
     found = find_python(python).found
     if found is None:
         pytest.skip(f"this host has no Python {python}")
-    out = tmp_path_factory.getbasetemp() / f"installable-{python}"
-    ran = farm.run(  # type: ignore[attr-defined]
-        "wheel", "--cuda", "13.0", "--set", "templates", "--python", python, "--json",
-        "--no-import", "--out-dir", str(out),
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    wheel = ran.cell["wheel"]
-    target = tmp_path_factory.mktemp("installed")
+    wheel = str(templates_wheel_for(python))
+    target = tmp_path / "installed"
     if installer == "pip":
         call([str(found.path), "-m", "pip", "install", "--no-deps", "--target", str(target), wheel])
     else:
@@ -125,8 +120,8 @@ def test_pip_and_uv_install_the_wheel_of_oldest_and_newest_python(
     assert (target / "paddlefleet_ops" / "fused_norm" / "libfused_norm.so").exists()
 
 
-def test_a_second_run_builds_nothing(farm: object, templates_run: Ran, tmp_path: Path) -> None:
-    ran = farm.run(  # type: ignore[attr-defined]
+def test_a_second_run_builds_nothing(farm: Farm, templates_run: Ran, tmp_path: Path) -> None:
+    ran = farm.run(
         "wheel", "--cuda", "13.0", "--set", "templates", "--json",
         "--out-dir", str(tmp_path),
     )  # fmt: skip

@@ -7,11 +7,12 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .conftest import REPOSITORY, Farm
+from .conftest import REPOSITORY
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -25,16 +26,13 @@ SUITES = {
 
 
 @pytest.fixture(scope="module")
-def collected(farm: Farm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def collected(
+    templates_wheel_for: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The package's folder of a wheel for this Python: the libraries' top-level names are in it."""
     folder = tmp_path_factory.mktemp("templates")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    ran = farm.run(
-        "wheel", "--cuda", "13.0", "--set", "templates", "--python", python, "--json", "--no-import",
-        "--out-dir", str(folder / "dist"),
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    with zipfile.ZipFile(ran.cell["wheel"]) as archive:
+    with zipfile.ZipFile(templates_wheel_for(python)) as archive:
         archive.extractall(folder / "site")
     return folder / "site" / "paddlefleet_ops"
 
