@@ -2,7 +2,8 @@
  * in NVIDIA's "NVML API Reference Guide", for two GPUs of made-up values. Variables of the environment
  * choose a fault: FAKE_NVML_INIT a return code of nvmlInit_v2, FAKE_NVML_LOST the index of a GPU that is
  * lost, FAKE_NVML_HANGS any value for a call that never returns, FAKE_NVML_COUNT how many GPUs there are,
- * FAKE_NVML_MIG any value for a first GPU in two parts, FAKE_NVML_DIES any value for a crash.
+ * FAKE_NVML_MIG any value for a first GPU in two parts, FAKE_NVML_DIES any value for a crash,
+ * FAKE_NVML_DIES_LAST any value for one when the process ends.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +40,10 @@ int nvmlInit_v2(void) {
 }
 
 int nvmlShutdown(void) { return 0; }
+
+__attribute__((destructor)) static void end(void) {
+    if (getenv("FAKE_NVML_DIES_LAST")) abort();
+}
 
 const char *nvmlErrorString(int code) {
     return code == 18 ? "Driver/library version mismatch" : code == 999 ? "Unknown Error" : "Some Error";

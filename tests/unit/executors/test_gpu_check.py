@@ -136,8 +136,11 @@ def test_a_library_that_hangs_is_given_up(library: Path) -> None:
     assert [item.kind for item in probe.problems] == ["hangs"]
 
 
-def test_a_library_that_crashes(library: Path) -> None:
-    probe = probed({"LD_LIBRARY_PATH": str(library), "FAKE_NVML_DIES": "1"})
+@pytest.mark.parametrize("when", ["FAKE_NVML_DIES", "FAKE_NVML_DIES_LAST"])
+def test_a_library_that_crashes(library: Path, when: str) -> None:
+    """Even with an answer before it: the status outranks it."""
+    probe = probed({"LD_LIBRARY_PATH": str(library), when: "1"})
+    assert probe.devices == ()
     assert [item.kind for item in probe.problems] == ["bad-library"]
     assert "status -6" in probe.problems[0].text
 
@@ -229,7 +232,7 @@ def test_lines_around_the_answer_do_not_matter(library: Path) -> None:
             probe_command(asked("0"), python=sys.executable), env={"LD_LIBRARY_PATH": str(library)}
         )
     )
-    banner = "==========\n== CUDA ==\n==========\n"
+    banner = f"==========\n== CUDA ==\n==========\n{MARK}is the line to read\n"
     assert read_probe(banner + done.output + "\na last word\n") == read_probe(done.output)
 
 
@@ -282,6 +285,7 @@ def test_what_was_asked_for_and_nothing_else() -> None:
         (asked(FIRST), (FIRST, SECOND), ["gpu-not-asked"]),
         (asked(FIRST, SECOND), (FIRST,), ["gpu-missing"]),
         (asked("0", SECOND), (FIRST, "GPU-x"), ["gpu-missing"]),
+        (asked("0", SECOND), (FIRST,), ["gpu-missing"]),
         (asked("0", FIRST), (FIRST,), ["gpu-count"]),
     ],
 )
@@ -306,6 +310,7 @@ def test_parts_are_counted_when_parts_were_asked_for() -> None:
     assert rules(asked("0:0"), partitioned(one, other)) == ["gpu-count"]
     assert rules(asked("0"), partitioned(one, other)) == []
     assert rules(asked(FIRST), partitioned(one, other)) == []
+    assert rules(asked(FIRST, one), partitioned(one, other)) == []
 
 
 def test_free_memory_of_each_device() -> None:
