@@ -93,6 +93,12 @@ def toolchain(session: nox.Session) -> None:
 
 
 @nox.session
+def images(session: nox.Session) -> None:
+    """Build the farm's images, or look at them: -- cu130 --base airgapped | --verify | --dry-run."""
+    _verb(session, "images")
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the farm's own tests, on all cores: -- PATHS OR PYTEST OPTIONS (-n0: in one process)."""
     _farm(session, "test")

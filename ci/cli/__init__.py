@@ -14,6 +14,7 @@ from rich.console import Console
 
 from ci.cli.checks import check_verb
 from ci.cli.derived import lock_verb, sync_verb
+from ci.cli.images import images_verb
 from ci.cli.options import Parser, default_cache_dir
 from ci.cli.pins import pins_verb
 from ci.cli.scaffolding import integrate_verb, remove_verb
@@ -41,6 +42,7 @@ def build_parser() -> Parser:
     remove_verb(verbs.add_parser("remove", help="take a library out again"))
     sync_verb(verbs.add_parser("sync", help="write the files derived from the declarations"))
     lock_verb(verbs.add_parser("lock", help="write the locks of the farm's environments"))
+    images_verb(verbs.add_parser("images", help="build the farm's images, or look at them"))
     pins_verb(verbs.add_parser("pins", help="images by digest: check them, or ask the registries"))
     return parser
 
