@@ -230,12 +230,12 @@ def _why_not_injected(request: GpuRequest, probe: GpuProbe) -> tuple[str, str]:
             "the engine passed the request for GPUs on, but NVIDIA's runtime brought no driver in",
             "on the host: nvidia-container-cli info; it names what is missing",
         )
-    if probe.nodes:
+    if probe.nodes or asked == "void":  # void is what CDI's specifications of NVIDIA set
         return (
-            "the container has GPU devices but no driver library: the driver capability 'utility' is "
-            "missing",
-            "run with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility, or generate the CDI "
-            f"specification anew: {GENERATE_CDI}",
+            "GPUs were put into the container without the driver library: the driver capability 'utility' "
+            "is missing, or the CDI specification is older than the driver",
+            "run with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility, or describe the machine to CDI anew: "
+            f"{GENERATE_CDI}",
         )
     return (
         "no GPU was put into the container: the engine ignored the request, as podman does with --gpus",

@@ -395,10 +395,13 @@ def test_a_runtime_that_brought_no_driver_in() -> None:
     assert "brought no driver in" in finding.why
 
 
-def test_devices_without_the_library() -> None:
-    probe = replace(without_driver(), nodes=("/dev/nvidia0", "/dev/nvidiactl"))
-    (finding,) = judge_gpus(asked("0"), probe)
-    assert "the driver capability 'utility' is missing" in finding.why
+@pytest.mark.parametrize(
+    ("nodes", "visible"),
+    [(("/dev/nvidia0", "/dev/nvidiactl"), {}), ((), {"NVIDIA_VISIBLE_DEVICES": "void"})],
+)
+def test_devices_without_the_library(nodes: tuple[str, ...], visible: dict[str, str]) -> None:
+    (finding,) = judge_gpus(asked("0"), replace(without_driver(**visible), nodes=nodes))
+    assert "without the driver library" in finding.why
 
 
 @pytest.mark.parametrize("kind", KINDS)
