@@ -63,6 +63,14 @@ def import_suite(session: nox.Session) -> None:
 
 
 @nox.session
+def bundle(session: nox.Session) -> None:
+    """All that cells need, for a machine without network: -- --set templates --out DIR."""
+    verbs = ("make", "verify")
+    given = session.posargs[:1]
+    _verb(session, "bundle", *(() if given and given[0] in verbs else ("make",)))
+
+
+@nox.session
 def check(session: nox.Session) -> None:
     """Apply the pre-integration checklist: -- LIBRARY | FOLDER | pypi:… (default: all declared)."""
     _verb(session, "check")

@@ -20,7 +20,7 @@ as the tail of a log or all problems of a configuration file.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 class FarmError(Exception):
@@ -101,6 +101,24 @@ class InfrastructureError(FarmError):
 
     exit_code = 4
     kind = "infrastructure"
+
+
+def from_dict(values: Mapping[str, object]) -> FarmError:
+    """The error whose :meth:`FarmError.as_dict` another process wrote; of its own kind and exit code."""
+    kinds = {kind.kind: kind for kind in _kinds(FarmError)}
+    details = values.get("details")
+    return kinds.get(str(values.get("kind")), FarmError)(
+        str(values.get("message", "")),
+        cause=str(values.get("cause", "")),
+        next_step=str(values.get("next_step", "")),
+        details=[str(line) for line in details] if isinstance(details, list) else (),
+    )
+
+
+def _kinds(kind: type[FarmError]) -> Iterator[type[FarmError]]:
+    yield kind
+    for narrower in kind.__subclasses__():
+        yield from _kinds(narrower)
 
 
 def from_os_error(error: OSError) -> InfrastructureError:

@@ -154,6 +154,26 @@ def run(command: Command, *, log: Path | None = None) -> Completed:
     )
 
 
+def run_attached(command: Command) -> int:
+    """Run ``command`` on this terminal, its input and output those of this process. Returns its status.
+
+    Ctrl-C goes to the command, as in a shell. Raises :class:`~ci.errors.ToolchainError` when it cannot be
+    started.
+    """
+    try:
+        process = subprocess.Popen(
+            command.argv,
+            cwd=command.cwd,
+            env=None if command.env is None else dict(command.env),
+        )
+    except OSError as error:
+        raise _cannot_start(command, error) from error
+    while process.poll() is None:
+        with contextlib.suppress(KeyboardInterrupt):  # the terminal told the command too; it decides
+            process.wait()
+    return process.returncode
+
+
 def _run_captured(command: Command, started: float) -> Completed:
     group = _start(command, subprocess.PIPE)
     timed_out = False
@@ -197,17 +217,21 @@ def _start(command: Command, stdout: int | IO[bytes]) -> _Group:
             start_new_session=True,
         )
     except OSError as error:
-        elsewhere = command.cwd is not None and not command.cwd.is_dir()
-        raise ToolchainError(
-            f"cannot start {command.argv[0]!r}: {error.strerror or error}",
-            cause=f"its folder is not there: {command.cwd}"
-            if elsewhere
-            else "the program is not installed, is not on the PATH of this step, or cannot run here",
-            next_step=f"check it by hand: {command.shown}",
-        ) from error
+        raise _cannot_start(command, error) from error
     group = _Group(process)
     _live.add(group)
     return group
+
+
+def _cannot_start(command: Command, error: OSError) -> ToolchainError:
+    elsewhere = command.cwd is not None and not command.cwd.is_dir()
+    return ToolchainError(
+        f"cannot start {command.argv[0]!r}: {error.strerror or error}",
+        cause=f"its folder is not there: {command.cwd}"
+        if elsewhere
+        else "the program is not installed, is not on the PATH of this step, or cannot run here",
+        next_step=f"check it by hand: {command.shown}",
+    )
 
 
 def _wait(group: _Group, timeout: float | None) -> bool:

@@ -12,13 +12,16 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
+from ci.cli.bundle import bundle_verb
 from ci.cli.checks import check_verb
 from ci.cli.derived import lock_verb, sync_verb
 from ci.cli.images import images_verb
 from ci.cli.options import Parser, default_cache_dir
 from ci.cli.pins import pins_verb
 from ci.cli.scaffolding import integrate_verb, remove_verb
+from ci.cli.shell import shell_verb
 from ci.cli.show import libraries_verb, matrix_verb, submodules_verb, toolchain_verb
+from ci.cli.stage import stage_verb
 from ci.cli.wheels import import_verb, wheel_verb
 from ci.report.console import make_console
 
@@ -43,7 +46,12 @@ def build_parser() -> Parser:
     sync_verb(verbs.add_parser("sync", help="write the files derived from the declarations"))
     lock_verb(verbs.add_parser("lock", help="write the locks of the farm's environments"))
     images_verb(verbs.add_parser("images", help="build the farm's images, or look at them"))
+    bundle_verb(verbs.add_parser("bundle", help="all that cells need, for use without network"))
     pins_verb(verbs.add_parser("pins", help="images by digest: check them, or ask the registries"))
+    shell_verb(verbs.add_parser("shell", help="a shell, or a command, in a cell's environment"))
+    stage_verb(
+        verbs.add_parser("stage", help="one stage of a cell; the farm calls it in containers")
+    )
     return parser
 
 

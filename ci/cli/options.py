@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ci.errors import ConfigError
+from ci.executors.base import EXECUTORS
+from ci.executors.model import ContainerOptions
 from ci.report.console import make_console
 from ci.report.progress import LiveNarrator, Narrator, PlainNarrator
 
@@ -91,6 +93,49 @@ def cache_option(parser: argparse.ArgumentParser) -> None:
         default=default_cache_dir(),
         help="toolchains, environments, sources and results (default: %(default)s)",
     )
+
+
+def executor_options(parser: argparse.ArgumentParser) -> None:
+    """``--executor``, and what containers are started with."""
+    add = parser.add_argument
+    add("--executor", default="auto", help=f"where steps run: {', '.join(EXECUTORS)}")
+    add("--engine", default="", help="docker or podman (default: the first that answers)")
+    add("--image", default="", metavar="REF", help="another image than the farm's own for its CUDA")
+    add("--network", default="", help="the network of containers (docker run --network)")
+    add("--cpus", type=_cpu_limit, help="CPUs that a container may use, such as 4 or 1.5")
+    add("--memory", type=_memory, help="memory that a container may use, such as 16g")
+
+
+def container_options(arguments: argparse.Namespace) -> ContainerOptions:
+    """What the command line says of containers."""
+    return ContainerOptions(
+        engine=arguments.engine,
+        image=arguments.image,
+        network=arguments.network,
+        cpus=arguments.cpus,
+        memory=arguments.memory,
+        devices=getattr(arguments, "devices", ()),
+    )
+
+
+def _cpu_limit(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of CPUs")
+    return value
+
+
+_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+
+def _memory(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
+    if match is None or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount of memory, such as 16g")
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def set_options(parser: argparse.ArgumentParser) -> None:

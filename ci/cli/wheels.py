@@ -12,7 +12,9 @@ from rich.console import Console
 from ci.cli.options import (
     cache_option,
     comma_list,
+    container_options,
     cpus,
+    executor_options,
     json_option,
     narrator,
     not_empty,
@@ -21,7 +23,6 @@ from ci.cli.options import (
     set_options,
 )
 from ci.errors import ConfigError
-from ci.executors.base import EXECUTORS
 from ci.report.console import make_console, print_cell_errors, print_report
 from ci.report.model import RunReport
 
@@ -61,7 +62,7 @@ def wheel_verb(parser: argparse.ArgumentParser) -> None:
     add("--source", action="append", default=[], metavar="NAME=KIND:PLACE",
         help="NAME=path:DIR, NAME=git:URL@REV or NAME=pypi:PROJECT==VERSION")  # fmt: skip
     add("--compiler", default="auto", help="auto, nvcc or clang")
-    add("--executor", default="auto", help=f"where steps run: {', '.join(EXECUTORS)}")
+    executor_options(parser)
     add("--out-dir", type=Path, default=Path("dist"), help="wheels, records, logs")
     add("--jobs", type=positive, default=cpus(), help="parallel compilers (default: %(default)s)")
     add("--no-import", action="store_true", help="leave the import suite out")
@@ -84,6 +85,7 @@ def _wheel_request(arguments: argparse.Namespace) -> WheelRequest:
         declarations=tuple(arguments.declare),
         compiler=arguments.compiler,
         executor=arguments.executor,
+        container=container_options(arguments),
         cache_dir=arguments.cache_dir.absolute(),
         out_dir=arguments.out_dir.absolute(),
         jobs=arguments.jobs,
@@ -119,13 +121,23 @@ def import_verb(parser: argparse.ArgumentParser) -> None:
     json_option(parser)
     cache_option(parser)
     parser.add_argument("wheel", type=Path, nargs="*", help="wheels (default: all of dist/)")
-    parser.add_argument("--executor", default="auto", help=f"one of {', '.join(EXECUTORS)}")
+    executor_options(parser)
+    parser.add_argument(
+        "--devices",
+        type=comma_list,
+        default=(),
+        metavar="LIST",
+        help="GPUs that containers get: 0,3 or their UUIDs",
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write the report there as JSON"
+    )
     parser.add_argument("--out-dir", type=Path, default=Path("dist"), help="where logs go")
     parser.set_defaults(run=_run_import)
 
 
 def _run_import(arguments: argparse.Namespace, console: Console) -> int:
-    from ci.pipeline.imports import import_wheels
+    from ci.pipeline.imports import ImportRequest, import_wheels
 
     wheels = tuple(arguments.wheel) or tuple(
         sorted(arguments.out_dir.glob("paddlefleet_ops-*.whl"))
@@ -136,12 +148,15 @@ def _run_import(arguments: argparse.Namespace, console: Console) -> int:
             cause="none was built yet",
             next_step="nox -s wheel-cu130 -- --set templates",
         )
+    request = ImportRequest(
+        wheels=wheels,
+        executor=arguments.executor,
+        container=container_options(arguments),
+        cache_dir=arguments.cache_dir.absolute(),
+        out_dir=arguments.out_dir.absolute(),
+    )
     with narrator() as told:
-        report = import_wheels(
-            wheels,
-            arguments.executor,
-            arguments.cache_dir.absolute(),
-            arguments.out_dir.absolute(),
-            told,
-        )
+        report = import_wheels(request, told)
+    if arguments.report:
+        arguments.report.write_text(json.dumps(report.as_dict(), indent=1), "utf-8")
     return _show(report, arguments.json, console)

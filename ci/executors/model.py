@@ -142,6 +142,12 @@ class Engine(Protocol):
         removed in any case. A non-zero status is not an error here; a container killed for memory is.
         """
 
+    def run_attached(self, spec: ContainerSpec, command: Command) -> int:
+        """Run ``command`` on this terminal (``-it`` when it is one); its status. Removed afterwards."""
+
+    def shown(self, spec: ContainerSpec, command: Command) -> str:
+        """The one shell command that does what :meth:`run` does, for messages; without values."""
+
     def sweep(self) -> tuple[str, ...]:
         """Remove containers whose owner (a farm process of this host) is gone; their names."""
 

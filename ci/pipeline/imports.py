@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,18 @@ from ci.errors import (
     FarmError,
     SuiteError,
 )
-from ci.executors.base import Executor, choose
+from ci.executors.base import Executor
+from ci.executors.choice import (
+    ContainerPlace,
+    Place,
+    SuiteCell,
+    check_name,
+    choose_suite_place,
+)
+from ci.executors.engine import find_engine
+from ci.executors.model import ContainerOptions
 from ci.matrix.load import load
+from ci.pipeline.container_suite import ContainerSuite
 from ci.pipeline.rows import next_command
 from ci.registry import MATRIX
 from ci.report.model import CellReport, LibraryRow, RunReport
@@ -26,21 +38,50 @@ from ci.testing.import_suite import ImportResult, run_import_suite
 from ci.toolchain import require_python
 
 
-def import_wheels(
-    wheels: Sequence[Path], executor_name: str, cache_dir: Path, out_dir: Path, narrator: Narrator
-) -> RunReport:
+@dataclass(frozen=True)
+class ImportRequest:
+    """Wheels that are there already, and where their import suites run."""
+
+    wheels: tuple[Path, ...]
+    executor: str
+    cache_dir: Path
+    out_dir: Path
+    container: ContainerOptions = field(default_factory=ContainerOptions)
+
+
+def import_wheels(request: ImportRequest, narrator: Narrator) -> RunReport:
     """Run the import suite on wheels that are there already, each in an environment of its own.
 
-    Raises :class:`~ci.errors.ConfigError` for a file that is not such a wheel.
+    Raises :class:`~ci.errors.ConfigError` for a file that is not such a wheel, and what
+    :func:`~ci.executors.choice.choose_suite_place` raises.
     """
     started = time.monotonic()
-    executor = choose(executor_name)
-    manifests = [read_manifest(wheel) for wheel in wheels]
-    cells = tuple(
-        _import_cell(wheel, manifest, executor, cache_dir, out_dir, narrator)
-        for wheel, manifest in zip(wheels, manifests, strict=True)
+    check_name(request.executor)
+    manifests = [read_manifest(wheel) for wheel in request.wheels]
+    cells = [
+        SuiteCell(*(str(item["cell"][key]) for key in ("id", "cuda", "python")))
+        for item in manifests
+    ]
+    place = choose_suite_place(request.executor, cells, request.container, os.environ, find_engine)
+    reports = tuple(
+        _import_cell(wheel, manifest, place, request, narrator)
+        for wheel, manifest in zip(request.wheels, manifests, strict=True)
     )
-    return RunReport("import", cells, time.monotonic() - started, next_command(cells))
+    return RunReport("import", reports, time.monotonic() - started, next_command(reports))
+
+
+def _import_cell(
+    wheel: Path,
+    manifest: Mapping[str, Any],
+    place: Place,
+    request: ImportRequest,
+    narrator: Narrator,
+) -> CellReport:
+    if isinstance(place, ContainerPlace):
+        suite = ContainerSuite(place, request.cache_dir, request.out_dir)
+        return suite.import_wheel(wheel.resolve(), manifest, narrator)
+    executor = place.executor
+    return _import_here(wheel, manifest, executor, request.cache_dir, request.out_dir, narrator)
 
 
 def scratch_folder(cache_dir: Path, name: str) -> Path:
@@ -67,10 +108,10 @@ def read_manifest(wheel: Path) -> Mapping[str, Any]:
 
 def _check_manifest(found: Mapping[str, Any]) -> None:
     """Raise KeyError or TypeError for a manifest that lacks what the import suite needs of it."""
-    for field in ("version", "publishable", "not_publishable_because"):
-        found[field]
-    for field in ("cuda", "python", "id"):
-        found["cell"][field]
+    for name in ("version", "publishable", "not_publishable_because"):
+        found[name]
+    for name in ("cuda", "python", "id"):
+        found["cell"][name]
     for library in found["libraries"]:
         library["run_requires"]
 
@@ -87,7 +128,7 @@ def _paddle_of(cuda: str) -> str:
     return found[cuda]
 
 
-def _import_cell(
+def _import_here(
     wheel: Path,
     manifest: Mapping[str, Any],
     executor: Executor,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci.errors import ConfigError, ToolchainError, raise_together
-from ci.executors.base import choose
+from ci.executors.choice import ContainerPlace, Place, check_name, choose_place
+from ci.executors.engine import find_engine
+from ci.executors.model import ContainerOptions, ImageFacts
 from ci.matrix.load import load
 from ci.matrix.model import Cell, Decision, version_key
 from ci.matrix.resolve import resolve, select
+from ci.pipeline.inside import offer_of_image
 from ci.registry import MATRIX, EcosystemLibrary, Selection, known_names, libraries_of
 from ci.registry import select as select_libraries
 from ci.sources.override import Override, parse_overrides
@@ -33,6 +36,7 @@ class WheelRequest:
     declarations: tuple[Path, ...] = ()
     compiler: str = "auto"
     executor: str = "auto"
+    container: ContainerOptions = field(default_factory=ContainerOptions)
     cache_dir: Path = Path()
     out_dir: Path = Path()
     jobs: int = 1
@@ -59,6 +63,7 @@ class CellPlan:
     selection: Selection
     overrides: Mapping[str, Override]
     request: WheelRequest
+    place: Place
 
     @property
     def cell(self) -> Cell:
@@ -88,12 +93,14 @@ def plan_cells(request: WheelRequest) -> tuple[CellPlan, ...]:
         capabilities=request.capabilities,
     )
     overrides = parse_overrides(request.sources, [library.name for library in libraries])
+    cudas = [cell.cuda for cell in cells]
+    place = choose_place(request.executor, cudas, request.container, os.environ, find_engine)
     plans = []
-    for chosen in _choose_pythons(cells, every=bool(request.tier or request.python)):
+    for chosen in _choose_pythons(cells, place, every=bool(request.tier or request.python)):
         selection = select_libraries(libraries, chosen.cell, request.libs, overrides)
         if not selection.selected:
             raise _nothing_selected(chosen.cell, selection)
-        plans.append(CellPlan(chosen, selection, overrides, request))
+        plans.append(CellPlan(chosen, selection, overrides, request, place))
     _refuse_unused_overrides(plans, overrides)
     return tuple(plans)
 
@@ -120,7 +127,7 @@ def _checked_request(
         lambda: select(decisions, python=request.python),
         lambda: select(decisions, capability_set=request.capability_set),
         lambda: select(decisions, tier=request.tier),
-        lambda: choose(request.executor),
+        lambda: check_name(request.executor),
         check_libraries,
         check_names,
         check_sources,
@@ -154,37 +161,63 @@ def _nothing_selected(cell: Cell, selection: Selection) -> ConfigError:
     )
 
 
-def _choose_pythons(cells: Sequence[Cell], *, every: bool) -> tuple[ChosenCell, ...]:
+def _choose_pythons(cells: Sequence[Cell], place: Place, *, every: bool) -> tuple[ChosenCell, ...]:
     """Each cell with its interpreter. Without ``every``, for each CUDA and set the cell with the
-    newest Python that this host has; the newer ones that it lacks are noted, not dropped in silence.
+    newest Python that this host (or the image) has; newer ones that it lacks are noted, not dropped in
+    silence.
     """
     if every:
-        return tuple(_with_interpreter(cell, ()) for cell in cells)
+        return tuple(_with_interpreter(cell, place, ()) for cell in cells)
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.cuda, cell.capability_set), []).append(cell)
-    return tuple(_newest_present(group) for group in groups.values())
+    return tuple(_newest_present(group, place) for group in groups.values())
 
 
-def _newest_present(cells: Sequence[Cell]) -> ChosenCell:
+def _newest_present(cells: Sequence[Cell], place: Place) -> ChosenCell:
     newest_first = sorted(cells, key=lambda cell: version_key(cell.python), reverse=True)
+    has = "the image has" if isinstance(place, ContainerPlace) else "this host has"
     for index, cell in enumerate(newest_first):
-        if find_python(cell.python).found is not None:
+        if _has_python(cell, place):
             missing = ", ".join(other.python for other in newest_first[:index])
-            note = f"Python {cell.python} is the newest of this CUDA's cells that this host has"
-            return _with_interpreter(cell, (f"{note} (not found: {missing})",) if missing else ())
-    return _with_interpreter(newest_first[0], ())
+            note = f"Python {cell.python} is the newest of this CUDA's cells that {has}"
+            notes = (f"{note} (not found: {missing})",) if missing else ()
+            return _with_interpreter(cell, place, notes)
+    return _with_interpreter(newest_first[0], place, ())
 
 
-def _with_interpreter(cell: Cell, notes: tuple[str, ...]) -> ChosenCell:
+def _has_python(cell: Cell, place: Place) -> bool:
+    if isinstance(place, ContainerPlace):
+        return cell.python in place.images[cell.cuda].pythons
+    return find_python(cell.python).found is not None
+
+
+def _with_interpreter(cell: Cell, place: Place, notes: tuple[str, ...]) -> ChosenCell:
+    if isinstance(place, ContainerPlace):
+        return _in_image(cell, place.images[cell.cuda], notes)
     path = require_python(cell.python)
     found = find_python(cell.python).found
     version = found.version if found is not None else cell.python
     return ChosenCell(cell, path, version, notes)
 
 
+def _in_image(cell: Cell, image: ImageFacts, notes: tuple[str, ...]) -> ChosenCell:
+    if cell.python not in image.pythons:
+        raise ToolchainError(
+            f"the image {image.ref} has no Python {cell.python}",
+            cause=f"it has {', '.join(image.pythons) or 'none'}: its base held no other when it was built",
+            next_step=f"nox -s images -- {cell.cuda_label}, after that Python is there",
+        )
+    interpreter = Path("/opt/python") / f"{cell.python_tag}-{cell.python_tag}" / "bin" / "python"
+    return ChosenCell(cell, interpreter, "in the image", notes)
+
+
 def compiler_offer(plan: CellPlan) -> Mapping[str, object]:
-    """What this host would compile the cell with, or the error that it would end with."""
+    """What the cell would be compiled with, here or in its image, or the error that it would end with."""
+    if isinstance(plan.place, ContainerPlace):
+        return offer_of_image(
+            plan.place, plan.cell.cuda, plan.request.compiler, plan.request.cache_dir
+        )
     document = describe([plan.cell.cuda], plan.request.compiler, plan.request.cache_dir, os.environ)
     cudas = document["cudas"]
     if not isinstance(cudas, list):

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from ci.errors import (
     FarmError,
 )
-from ci.executors.base import Executor, choose
 from ci.matrix.model import Cell
+from ci.pipeline.container_cells import planned_commands
 from ci.pipeline.plan import CellPlan, WheelRequest, compiler_offer, plan_cells
-from ci.pipeline.state import CellState
+from ci.pipeline.reproduce import wheel_command
+from ci.pipeline.state import CellState, RepairedWheel
 from ci.registry import (
     EcosystemLibrary,
     Selection,
@@ -21,19 +22,17 @@ from ci.registry import (
 from ci.report.model import CellReport, LibraryRow, RunReport
 from ci.sources.resolve import declared_origin
 from ci.toolchain import Toolchain
-from ci.wheel.repair import Repaired
 
 
 def planned_report(request: WheelRequest) -> RunReport:
     """What a run would do (``--dry-run``): nothing is fetched, built or written."""
     started = time.monotonic()
-    plans = plan_cells(request)
-    executor = choose(request.executor)
-    cells = tuple(_planned_cell(plan, executor) for plan in plans)
+    cells = tuple(_planned_cell(plan) for plan in plan_cells(request))
     return RunReport(f"{request.verb} --dry-run", cells, time.monotonic() - started, "")
 
 
-def _planned_cell(plan: CellPlan, executor: Executor) -> CellReport:
+def _planned_cell(plan: CellPlan) -> CellReport:
+    offer = compiler_offer(plan) if plan.needs_compiler else None
     rows = [_planned_row(plan, library) for library in plan.selection.selected]
     problems = build_utils.submodule_problems(
         [library for library in plan.selection.selected if library.name not in plan.overrides]
@@ -43,19 +42,20 @@ def _planned_cell(plan: CellPlan, executor: Executor) -> CellReport:
         notes.append(f"nvcc gets: {' '.join('-gencode ' + value for value in plan.cell.gencode)}")
     return CellReport(
         cell=plan.cell.id,
-        executor=executor.name,
-        executor_why=executor.why,
+        executor=plan.place.name,
+        executor_why=plan.place.why,
         python=f"{plan.cell.python} ({plan.chosen.interpreter_version})",
-        compiler=_planned_compiler(plan),
+        compiler=_planned_compiler(offer),
         libraries=(*rows, *left_out_rows(plan.selection)),
         notes=(*plan.chosen.notes, *notes),
-        error=_planned_error(plan),
+        commands=planned_commands(plan),
+        error=_planned_error(offer),
     )
 
 
-def _planned_error(plan: CellPlan) -> Mapping[str, object] | None:
+def _planned_error(offer: Mapping[str, object] | None) -> Mapping[str, object] | None:
     """What a run would be refused with: no compiler for the cell."""
-    error = compiler_offer(plan).get("error") if plan.needs_compiler else None
+    error = offer.get("error") if offer is not None else None
     return error if isinstance(error, Mapping) else None
 
 
@@ -70,10 +70,9 @@ def _planned_row(plan: CellPlan, library: EcosystemLibrary) -> LibraryRow:
     )
 
 
-def _planned_compiler(plan: CellPlan) -> str:
-    if not plan.needs_compiler:
+def _planned_compiler(offer: Mapping[str, object] | None) -> str:
+    if offer is None:
         return "none needed"
-    offer = compiler_offer(plan)
     if offer.get("usable"):
         return f"{offer['uses']} ({offer['from']})"
     error = offer["error"]
@@ -86,8 +85,9 @@ def cell_report(state: CellState, error: FarmError | None) -> CellReport:
     toolchain, repaired, imported = state.toolchain, state.repaired, state.imported
     return CellReport(
         cell=plan.cell.id,
-        executor=state.executor.name,
-        executor_why=state.executor.why,
+        executor=plan.place.name,
+        executor_why=plan.place.why,
+        image=state.image,
         python=f"{plan.cell.python} ({plan.chosen.interpreter_version})",
         compiler=_compiler_text(plan, toolchain),
         libraries=(*_library_rows(state), *left_out_rows(plan.selection)),
@@ -104,8 +104,15 @@ def cell_report(state: CellState, error: FarmError | None) -> CellReport:
         import_failures=imported.problems if imported and not imported.ok else (),
         import_log=str(imported.log) if imported else "",
         stage_seconds=dict(state.stage_seconds),
+        reproduce=_reproduce(state) if error else "",
         error=error.as_dict() if error else None,
     )
+
+
+def _reproduce(state: CellState) -> str:
+    """The command for the libraries that failed, or for the whole cell when it failed elsewhere."""
+    failed = [result.library.name for result in state.results if result.failure is not None]
+    return wheel_command(state.plan, failed)
 
 
 def _compiler_text(plan: CellPlan, toolchain: Toolchain | None) -> str:
@@ -114,7 +121,7 @@ def _compiler_text(plan: CellPlan, toolchain: Toolchain | None) -> str:
     return "not found" if plan.needs_compiler else "none needed"
 
 
-def _repair_text(repaired: Repaired) -> str:
+def _repair_text(repaired: RepairedWheel) -> str:
     if repaired.skipped_reason:
         return repaired.skipped_reason
     excluded = ", ".join(item.pattern for item in repaired.excluded) or "nothing"

@@ -14,7 +14,6 @@ from pathlib import Path
 from ci.environments.lock import IMPORT_BASE, lock_for
 from ci.environments.venv import cached_environment
 from ci.errors import FarmError, LibraryBuildError, ToolchainError
-from ci.executors.base import choose
 from ci.findings import Finding
 from ci.integration import guide
 from ci.integration.analysis import Analysis
@@ -119,7 +118,7 @@ def _watch_built(
     narrator: Narrator,
 ) -> RunTime:
     plan = _plan(subject, library, request)
-    state = CellState(plan, choose("host"))
+    state = CellState(plan)
     obtain_libraries(state, work, work / "logs", narrator)
     folders = tuple(result.folder for result in state.results if result.folder is not None)
     environment = cached_environment(import_lock(plan), plan.chosen.interpreter, request.cache_dir)
@@ -149,6 +148,7 @@ def _plan(subject: Subject, library: EcosystemLibrary, request: RunTimeRequest) 
             libs=(library.name,),
             sources=(f"{library.name}={override.origin}",) if override else (),
             declarations=request.declarations,
+            executor="host",
             cache_dir=request.cache_dir,
             jobs=request.jobs,
             verb="check",

@@ -10,27 +10,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ci.environments.venv import Environment
 from ci.errors import ConfigError, FarmError, from_os_error
-from ci.executors.base import Executor, choose
-from ci.findings import refuse
-from ci.pipeline.identity import manifest_of, not_publishable, record_wheel, source_date_epoch
+from ci.executors.choice import ContainerPlace
+from ci.pipeline.container_cells import build_in_containers
+from ci.pipeline.identity import record_wheel
 from ci.pipeline.imports import raise_red, read_manifest, scratch_folder
-from ci.pipeline.libraries import (
-    obtain_libraries,
-)
+from ci.pipeline.libraries import obtain_libraries
 from ci.pipeline.plan import CellPlan, WheelRequest, check_toolchains, plan_cells
 from ci.pipeline.rows import cell_report, next_command
 from ci.pipeline.state import CellState
-from ci.registry import REPOSITORY, EcosystemLibrary, build_utils, target_of
+from ci.pipeline.wheel_stages import import_wheel, lay_out_wheel, repair_raw
+from ci.registry import EcosystemLibrary
 from ci.report.model import CellReport, RunReport
 from ci.report.progress import Narrator
 from ci.sources.resolve import check_submodules
-from ci.testing.import_suite import run_import_suite
 from ci.wheel.archive import publish
-from ci.wheel.assemble import assemble
-from ci.wheel.repair import repair
-from ci.wheel.verify import verify
+from ci.wheel.assemble import build_raw
 
 
 def build_wheels(request: WheelRequest, narrator: Narrator) -> RunReport:
@@ -41,11 +36,10 @@ def build_wheels(request: WheelRequest, narrator: Narrator) -> RunReport:
     """
     started = time.monotonic()
     plans = plan_cells(request)
-    executor = choose(request.executor)
+    _check_folders(request)
     check_toolchains(plans)
     check_submodules(_without_override(plans))
-    _check_folders(request)
-    cells = tuple(_cell(plan, executor, narrator) for plan in plans)
+    cells = tuple(_cell(plan, narrator) for plan in plans)
     return RunReport(request.verb, cells, time.monotonic() - started, next_command(cells))
 
 
@@ -85,8 +79,8 @@ def _without_override(plans: Sequence[CellPlan]) -> list[EcosystemLibrary]:
     return list(wanted.values())
 
 
-def _cell(plan: CellPlan, executor: Executor, narrator: Narrator) -> CellReport:
-    state = CellState(plan, executor)
+def _cell(plan: CellPlan, narrator: Narrator) -> CellReport:
+    state = CellState(plan)
     error: FarmError | None = None
     try:
         _run_cell(state, narrator)
@@ -101,13 +95,12 @@ def _run_cell(state: CellState, narrator: Narrator) -> None:
     plan, request = state.plan, state.plan.request
     work = scratch_folder(request.cache_dir, plan.cell.id)
     logs = request.out_dir / "logs" / plan.cell.id
+    logs.mkdir(parents=True, exist_ok=True)
     try:
-        environment = obtain_libraries(state, work, logs, narrator)
-        with state.stage("wheel"):
-            _wheel(state, environment, work, logs, narrator)
-        if request.with_import:
-            with state.stage("import suite"):
-                _import(state, work, logs, narrator)
+        if isinstance(plan.place, ContainerPlace):
+            build_in_containers(state, plan.place, work, logs, narrator)
+        else:
+            _build_here(state, work, logs, narrator)
         _publish(state, request.out_dir, narrator)
         if state.imported is not None:
             raise_red(plan.cell.id, state.imported)
@@ -115,43 +108,14 @@ def _run_cell(state: CellState, narrator: Narrator) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _wheel(
-    state: CellState, environment: Environment, work: Path, logs: Path, narrator: Narrator
-) -> None:
-    plan, cell = state.plan, state.plan.cell
-    state.not_publishable = not_publishable(state)
-    manifest = manifest_of(state)
-    narrator.say(f"{cell.id}: assembling {manifest['version']}")
-    raw = assemble(
-        manifest=manifest,
-        artifacts={r.library.name: r.folder for r in state.results if r.folder is not None},
-        python=environment.python,
-        executor=state.executor,
-        work=work / "wheel",
-        source_date_epoch=source_date_epoch(),
-        log=logs / "assemble.log",
-    )
-    excludes = {text for library in plan.selection.selected for text in library.excludes}
-    repaired = repair(
-        raw,
-        work / "repaired",
-        python_tag=cell.python_tag,
-        cuda=cell.cuda,
-        declared_excludes=tuple(sorted(excludes)),
-        forbidden_paths=(str(work), str(plan.request.cache_dir), str(REPOSITORY)),
-        log=logs / "repair.log",
-    )
-    findings = verify(repaired.path, log=logs / "verify.log", excluded=sorted(excludes))
-    refuse(f"{repaired.path.name} does not pass the gates", findings)
-    state.repaired = repaired
-    narrator.say(f"{cell.id}: {repaired.path.name}")
-    state.gates = (
-        "RECORD",
-        "tag = content",
-        "twine check --strict",
-        "check-wheel-contents",
-        "auditwheel show",
-    )
+def _build_here(state: CellState, work: Path, logs: Path, narrator: Narrator) -> None:
+    environment = obtain_libraries(state, work, logs, narrator)
+    with state.stage("wheel"):
+        layout = lay_out_wheel(state, work, narrator)
+        raw = build_raw(layout, environment.python, state.executor, logs / "assemble.log")
+        repair_raw(state, raw, work, logs, narrator)
+    if state.plan.request.with_import:
+        import_wheel(state, work, logs, narrator)
 
 
 def _publish(state: CellState, out_dir: Path, narrator: Narrator) -> None:
@@ -164,28 +128,3 @@ def _publish(state: CellState, out_dir: Path, narrator: Narrator) -> None:
     state.repaired = replace(state.repaired, path=publish(state.repaired.path, folder))
     record_wheel(state, manifest)
     narrator.say(f"{state.plan.cell.id}: in {folder}")
-
-
-def _import(state: CellState, work: Path, logs: Path, narrator: Narrator) -> None:
-    plan, cell = state.plan, state.plan.cell
-    if state.repaired is None:
-        return
-    narrator.begin(cell.id, "import suite in a fresh environment")
-    target = target_of(cell)
-    state.imported = run_import_suite(
-        state.repaired.path,
-        interpreter=plan.chosen.interpreter,
-        python=cell.python,
-        run_requires=[
-            text
-            for library in plan.selection.selected
-            for text in build_utils.requirements(library.run_requires, target)
-        ],
-        paddle=cell.paddle.cpu,
-        executor=state.executor,
-        cache_dir=plan.request.cache_dir,
-        work=work / "import",
-        log=logs / "import.log",
-    )
-    result = state.imported
-    narrator.end(cell.id, f"import suite: {result.passed} passed, {result.failed} failed")

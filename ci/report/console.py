@@ -5,13 +5,13 @@ Results go to stdout, progress and errors to stderr (:mod:`ci.report.progress`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ci.errors import FarmError
+from ci.errors import FarmError, from_dict
 from ci.report.model import CellReport, LibraryRow, RunReport
 
 _COLOURS = {
@@ -80,17 +80,8 @@ def print_cell_errors(console: Console, report: RunReport) -> None:
     for cell in report.cells:
         if cell.error is None:
             continue
-        details = cell.error["details"]
         console.print(f"\n[bold]{cell.cell}[/bold]")
-        print_error(
-            console,
-            FarmError(
-                str(cell.error["message"]),
-                cause=str(cell.error["cause"]),
-                next_step=str(cell.error["next_step"]),
-                details=[str(line) for line in details] if isinstance(details, list) else (),
-            ),
-        )
+        print_error(console, from_dict(cell.error))
 
 
 def _print_cell(console: Console, cell: CellReport) -> None:
@@ -104,32 +95,51 @@ def _print_cell(console: Console, cell: CellReport) -> None:
         ("library", "status", "time", "size", "files", "capabilities", "import", "source / reason"),
         [_row(row) for row in cell.libraries],
     )
-    for note in cell.notes:
-        console.print(f"note: {escape(note)}", soft_wrap=True)
+    for line in _remarks(cell):
+        console.print(escape(line), soft_wrap=True)
     if cell.wheel:
-        console.print(f"wheel: {escape(cell.wheel)} ({megabytes(cell.wheel_size)})", soft_wrap=True)
-        for name, text in (
-            ("tag", cell.tag),
-            ("repair", cell.repair),
-            ("gates passed", ", ".join(cell.gates)),
-        ):
-            if text:
-                console.print(f"{name}: {escape(text)}", soft_wrap=True)
-        if not cell.publishable:
-            because = "; ".join(cell.not_publishable_because)
-            console.print(f"[yellow]not publishable[/yellow]: {escape(because)}", soft_wrap=True)
+        _print_wheel(console, cell)
     if cell.import_passed or cell.import_failed:
-        colour = "red" if cell.import_failed else "green"
-        console.print(
-            f"import suite: [{colour}]{cell.import_passed} passed, {cell.import_failed} failed"
-            f"[/{colour}] ({escape(cell.import_log)})",
-            soft_wrap=True,
-        )
+        _print_suite(console, cell)
     stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in cell.stage_seconds.items())
     if stages:
         console.print(f"times: {stages}", soft_wrap=True)
     if cell.error is not None:
         console.print(f"[red]{escape(str(cell.error['message']))}[/red]", soft_wrap=True)
+    if cell.reproduce:
+        console.print(f"reproduce: {escape(cell.reproduce)}", soft_wrap=True)
+
+
+def _remarks(cell: CellReport) -> Iterator[str]:
+    if cell.image:
+        yield f"image: {cell.image}"
+    for command in cell.commands:
+        yield f"would run: {command}"
+    for note in cell.notes:
+        yield f"note: {note}"
+
+
+def _print_wheel(console: Console, cell: CellReport) -> None:
+    console.print(f"wheel: {escape(cell.wheel)} ({megabytes(cell.wheel_size)})", soft_wrap=True)
+    for name, text in (
+        ("tag", cell.tag),
+        ("repair", cell.repair),
+        ("gates passed", ", ".join(cell.gates)),
+    ):
+        if text:
+            console.print(f"{name}: {escape(text)}", soft_wrap=True)
+    if not cell.publishable:
+        because = "; ".join(cell.not_publishable_because)
+        console.print(f"[yellow]not publishable[/yellow]: {escape(because)}", soft_wrap=True)
+
+
+def _print_suite(console: Console, cell: CellReport) -> None:
+    colour = "red" if cell.import_failed else "green"
+    console.print(
+        f"import suite: [{colour}]{cell.import_passed} passed, {cell.import_failed} failed"
+        f"[/{colour}] ({escape(cell.import_log)})",
+        soft_wrap=True,
+    )
 
 
 def _row(row: LibraryRow) -> tuple[str, ...]:

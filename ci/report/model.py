@@ -30,7 +30,11 @@ class LibraryRow:
 
 @dataclass(frozen=True)
 class CellReport:
-    """One cell: where it ran and why, its libraries, its wheel, what the import suite said."""
+    """One cell: where it ran and why, its libraries, its wheel, what the import suite said.
+
+    ``image`` is the digest of the image it was built in, ``commands`` what a run would start outside of
+    the farm's own process, ``reproduce`` the command that runs a failed cell alone.
+    """
 
     cell: str
     executor: str
@@ -51,6 +55,9 @@ class CellReport:
     import_failures: tuple[str, ...] = ()
     import_log: str = ""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    image: str = ""
+    commands: tuple[str, ...] = ()
+    reproduce: str = ""
     error: Mapping[str, object] | None = None
 
     @property

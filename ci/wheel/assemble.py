@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ci.errors import LibraryBuildError
@@ -17,51 +18,77 @@ ASSEMBLY_VARIABLE = "PADDLEFLEET_OPS_ASSEMBLY"
 _PACKAGE_FILES = ("pyproject.toml", "setup.py", "README.md")
 
 
-def assemble(
+@dataclass(frozen=True)
+class WheelLayout:
+    """A package that is ready to be built: its folder, the file with what goes into it, its time."""
+
+    package: Path
+    assembly: Path
+    out: Path
+    source_date_epoch: str
+
+    @classmethod
+    def below(cls, work: Path, source_date_epoch: str) -> WheelLayout:
+        """The layout in ``work``."""
+        return cls(work / "package", work / "assembly.json", work / "raw", source_date_epoch)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the back end reads."""
+        return {
+            ASSEMBLY_VARIABLE: str(self.assembly),
+            "SOURCE_DATE_EPOCH": self.source_date_epoch,
+        }
+
+
+def lay_out(
     *,
     manifest: Mapping[str, object],
     artifacts: Mapping[str, Path],
-    python: Path,
-    executor: Executor,
     work: Path,
     source_date_epoch: str,
-    log: Path,
-) -> Path:
-    """Build the raw wheel below ``work`` with the interpreter ``python`` of the build environment.
+) -> WheelLayout:
+    """A copy of the package below ``work``, with the manifest and the artifacts that go into it.
 
     The package is built from a copy, so the checkout stays as it is and cells can be assembled side by
-    side. Raises :class:`~ci.errors.LibraryBuildError` with the log's tail.
+    side.
     """
-    package, out = work / "package", work / "raw"
+    layout = WheelLayout.below(work, source_date_epoch)
     shutil.rmtree(work, ignore_errors=True)
-    _copy_package(package)
-    out.mkdir(parents=True)
-    assembly = work / "assembly.json"
+    _copy_package(layout.package)
+    layout.out.mkdir(parents=True)
     folders = {name: str(folder) for name, folder in artifacts.items()}
-    assembly.write_text(json.dumps({"manifest": manifest, "artifacts": folders}), "utf-8")
+    layout.assembly.write_text(json.dumps({"manifest": manifest, "artifacts": folders}), "utf-8")
+    return layout
+
+
+def build_raw(layout: WheelLayout, python: Path, executor: Executor, log: Path) -> Path:
+    """Build the raw wheel with the interpreter ``python`` of the build environment.
+
+    Raises :class:`~ci.errors.LibraryBuildError` with the log's tail.
+    """
     command = Command(
         argv=(
             str(python), "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--no-index",
-            "--no-cache-dir", "--wheel-dir", str(out),
+            "--no-cache-dir", "--wheel-dir", str(layout.out),
         ),
-        cwd=package,
+        cwd=layout.package,
         env=scrubbed(
             os.environ,
             ("LANG", "LC_ALL"),
             PATH=os.pathsep.join((str(python.parent), "/usr/local/bin", "/usr/bin", "/bin")),
-            HOME=str(work),
+            HOME=str(layout.package.parent),
             PIP_CONFIG_FILE=os.devnull,
             PIP_DISABLE_PIP_VERSION_CHECK="1",
             PYTHONDONTWRITEBYTECODE="1",
             PYTHONNOUSERSITE="1",
-            SOURCE_DATE_EPOCH=source_date_epoch,
-            **{ASSEMBLY_VARIABLE: str(assembly)},
+            **layout.environment,
         ),
         timeout=1800,
         label="assemble the wheel",
     )  # fmt: skip
     done = executor.run(command, log)
-    wheels = sorted(out.glob("*.whl"))
+    wheels = sorted(layout.out.glob("*.whl"))
     if not done.ok or len(wheels) != 1:
         raise LibraryBuildError(
             "the wheel could not be assembled",

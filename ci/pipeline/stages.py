@@ -1,0 +1,145 @@
+"""The stages of a cell that run inside a container: each reads the order and the state, and leaves the state.
+
+``prepare`` makes libraries and the laid out package; ``repair`` and ``import`` are what cibuildwheel calls;
+``finish`` does the work of all three steps of cibuildwheel for a wheel without compiled code, which that does
+not build; ``environment`` tells what a shell in the cell needs. All run the farm's own stages with the host
+executor.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci.errors import ConfigError, FarmError, from_os_error
+from ci.pipeline.handover import (
+    FileNarrator,
+    StageOrder,
+    read_order,
+    read_state,
+    write_state,
+)
+from ci.pipeline.identity import source_date_epoch
+from ci.pipeline.imports import raise_red
+from ci.pipeline.libraries import build_environment, obtain_libraries, obtain_toolchain
+from ci.pipeline.plan import CellPlan, plan_cells
+from ci.pipeline.state import CellState
+from ci.pipeline.wheel_stages import import_wheel, lay_out_wheel, repair_raw
+from ci.wheel.assemble import WheelLayout, build_raw
+
+STAGES = ("environment", "finish", "import", "prepare", "repair")
+
+
+@dataclass(frozen=True)
+class StageCall:
+    """What the command line of a stage says: which, the order's file, and for ``repair`` the raw wheel and
+    the folder that the repaired one goes to.
+    """
+
+    stage: str
+    order: Path
+    wheel: Path | None = None
+    destination: Path | None = None
+
+
+def become(user: str, destination: Path | None = None) -> None:
+    """Go on as ``UID:GID`` when this process is root, so that what it writes belongs to the caller.
+
+    ``destination`` is a folder of the container's own that it must still be able to write into.
+    """
+    uid, _, gid = user.partition(":")
+    if not (uid.isdigit() and gid.isdigit()):
+        raise ConfigError(f"--as {user}: not UID:GID", next_step="--as 1000:1000")
+    if os.getuid() == 0 and (uid, gid) != ("0", "0"):
+        if destination is not None:
+            destination.chmod(0o777)
+        os.setgroups([])
+        os.setgid(int(gid))
+        os.setuid(int(uid))
+
+
+def run_stage(call: StageCall) -> None:
+    """Run one stage. Its error is left in the state, and raised."""
+    order = read_order(call.order)
+    plan = plan_of(order)
+    state = _reached(plan, order)
+    error: FarmError | None = None
+    try:
+        _work(call.stage)(state, order, call)
+    except FarmError as caught:
+        error = caught
+    except OSError as caught:
+        error = from_os_error(caught)
+    write_state(state, order, error)
+    if error is not None:
+        raise error
+
+
+def plan_of(order: StageOrder) -> CellPlan:
+    """The plan of the order's cell, made here: Pythons and compilers are those of the image."""
+    return next(plan for plan in plan_cells(order.request) if plan.cell.id == order.cell)
+
+
+def _reached(plan: CellPlan, order: StageOrder) -> CellState:
+    if order.state.exists():
+        return read_state(plan, order)[0]
+    return CellState(plan, sources=order.sources)
+
+
+def _work(stage: str) -> Callable[[CellState, StageOrder, StageCall], None]:
+    return {
+        "environment": _environment,
+        "finish": _finish,
+        "import": _import,
+        "prepare": _prepare,
+        "repair": _repair,
+    }[stage]
+
+
+def _environment(state: CellState, order: StageOrder, _call: StageCall) -> None:
+    narrator = FileNarrator(order.progress)
+    state.toolchain = obtain_toolchain(state.plan, narrator)
+    state.environment = build_environment(state.plan)
+
+
+def _prepare(state: CellState, order: StageOrder, _call: StageCall) -> None:
+    narrator = FileNarrator(order.progress)
+    obtain_libraries(state, order.work, order.logs, narrator)
+    with state.stage("wheel"):
+        lay_out_wheel(state, order.work, narrator)
+    folders = [result.folder for result in state.results if result.folder is not None]
+    state.compiled = any(True for folder in folders for _ in folder.rglob("*.so"))
+
+
+def _finish(state: CellState, order: StageOrder, _call: StageCall) -> None:
+    narrator = FileNarrator(order.progress)
+    if state.environment is None:
+        raise ConfigError("the stage finish comes after prepare", next_step="run the whole cell")
+    with state.stage("wheel"):
+        layout = WheelLayout.below(order.work / "wheel", source_date_epoch())
+        log = order.logs / "assemble.log"
+        raw = build_raw(layout, state.environment.python, state.executor, log)
+        repair_raw(state, raw, order.work, order.logs, narrator)
+    if state.plan.request.with_import:
+        import_wheel(state, order.work, order.logs, narrator)
+
+
+def _repair(state: CellState, order: StageOrder, call: StageCall) -> None:
+    if call.wheel is None or call.destination is None:
+        raise ConfigError(
+            "the stage repair wants the raw wheel and a folder",
+            next_step="python -m ci stage repair --order FILE --wheel WHEEL --into FOLDER",
+        )
+    with state.stage("wheel"):
+        repair_raw(state, call.wheel, order.work, order.logs, FileNarrator(order.progress))
+    if state.repaired is not None:
+        shutil.copy2(state.repaired.path, call.destination)
+
+
+def _import(state: CellState, order: StageOrder, _call: StageCall) -> None:
+    import_wheel(state, order.work, order.logs, FileNarrator(order.progress))
+    if state.imported is not None:
+        raise_red(state.plan.cell.id, state.imported)
