@@ -63,6 +63,7 @@ _KIND_OF_WORDS = (
 _VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "CUDA_VISIBLE_DEVICES")
 _NOT_SUPPORTED = 3
 _MIG_ENABLED = 1
+_PR_SET_PDEATHSIG = 1
 _SMI_FIELDS = "index,uuid,name,memory.total,memory.free,compute_cap,driver_version"
 _MIB = 1024 * 1024
 
@@ -354,6 +355,8 @@ def _last_json(output: str) -> dict[str, object] | None:
 def main(arguments: list[str]) -> int:
     """``[SECONDS]``, or ``--library`` for the child. Returns the status."""
     if arguments == ["--library"]:
+        # Where the probe is killed, a child that hangs in the driver must not stay behind.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         print(MARK + json.dumps(ask_library()), flush=True)
         return 0
     answer = probe(float(arguments[0]) if arguments else DEADLINE)

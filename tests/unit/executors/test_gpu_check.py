@@ -7,9 +7,10 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -31,6 +32,7 @@ from ci.proc import run
 from tests.unit.executors.fake_nvml import FIRST, PARTS, SECOND, compile_library
 
 GIB = 1024**3
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +138,36 @@ def test_a_library_that_hangs_is_given_up(library: Path) -> None:
     assert [item.kind for item in probe.problems] == ["hangs"]
 
 
+def test_a_probe_that_is_killed_leaves_no_hanging_child(library: Path) -> None:
+    process = subprocess.Popen(
+        (sys.executable, "-I", str(PROBE), "50"),
+        env={"LD_LIBRARY_PATH": str(library), "FAKE_NVML_HANGS": "1"},
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    child = _once(lambda: children.read_text("ascii").strip())
+    # Not before it hangs in the library, which it has then loaded.
+    _once(lambda: "libnvidia-ml" in Path(f"/proc/{child}/maps").read_text("ascii"))
+    process.kill()
+    process.wait()
+    _once(lambda: not _lives(child))
+
+
+def _lives(pid: str) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text("ascii")
+    except OSError:
+        return False
+
+
+def _once(condition: Callable[[], T]) -> T:
+    """What ``condition`` says once that is true, within ten seconds."""
+    end = time.monotonic() + 10
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
 @pytest.mark.parametrize("when", ["FAKE_NVML_DIES", "FAKE_NVML_DIES_LAST"])
 def test_a_library_that_crashes(library: Path, when: str) -> None:
     """Even with an answer before it: the status outranks it."""
@@ -189,8 +221,8 @@ def test_a_hanging_nvidia_smi_is_given_up_with_its_children(tmp_path: Path) -> N
     started = time.monotonic()
     probe = probed(smi(tmp_path, f"sleep 60 & echo $! > {tmp_path}/child; wait"), seconds=1)
     assert time.monotonic() - started < 10
-    child = Path("/proc") / (tmp_path / "child").read_text("ascii").strip() / "stat"
-    assert not child.exists() or ") Z " in child.read_text("ascii")
+    child = (tmp_path / "child").read_text("ascii").strip()
+    _once(lambda: not _lives(child))
     assert [item.kind for item in probe.problems] == ["no-library", "hangs"]
 
 
