@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from ci.executors.model import build_image_ref
+
 from .daemon import Daemon, missing
 
 HERE = Path(__file__).resolve().parent
@@ -136,12 +138,12 @@ def airgapped_images(docker_host: str) -> str:
     """
     need(() if shutil.which("debootstrap") else ("debootstrap is not on PATH",))
     done = subprocess.run(
-        (sys.executable, "-m", "ci", "images", "cu130", "--base", "airgapped"),
+        (sys.executable, "-m", "ci", "images", CUDA, "--base", "airgapped", "--engine", "docker"),
         cwd=REPOSITORY, env=dict(os.environ) | {"DOCKER_HOST": docker_host, "COLUMNS": "200"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
-    return "paddlefleet-farm/build:cu130"
+    return build_image_ref(CUDA)
 
 
 def shared_libraries(program: Path) -> tuple[str, ...]:
