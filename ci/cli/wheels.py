@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from ci.cli.bundle import from_bundle_option, go_offline
 from ci.cli.options import (
     cache_option,
     comma_list,
@@ -63,6 +64,7 @@ def wheel_verb(parser: argparse.ArgumentParser) -> None:
         help="NAME=path:DIR, NAME=git:URL@REV or NAME=pypi:PROJECT==VERSION")  # fmt: skip
     add("--compiler", default="auto", help="auto, nvcc or clang")
     executor_options(parser)
+    from_bundle_option(parser)
     add("--out-dir", type=Path, default=Path("dist"), help="wheels, records, logs")
     add("--jobs", type=positive, default=cpus(), help="parallel compilers (default: %(default)s)")
     add("--no-import", action="store_true", help="leave the import suite out")
@@ -97,6 +99,7 @@ def _run_wheel(arguments: argparse.Namespace, console: Console) -> int:
     from ci.pipeline.rows import planned_report
     from ci.pipeline.wheels import build_wheels
 
+    go_offline(arguments)
     request = _wheel_request(arguments)
     if arguments.dry_run:
         return _show(planned_report(request), arguments.json, console)
@@ -122,6 +125,7 @@ def import_verb(parser: argparse.ArgumentParser) -> None:
     cache_option(parser)
     parser.add_argument("wheel", type=Path, nargs="*", help="wheels (default: all of dist/)")
     executor_options(parser)
+    from_bundle_option(parser)
     parser.add_argument(
         "--devices",
         type=comma_list,
@@ -139,6 +143,7 @@ def import_verb(parser: argparse.ArgumentParser) -> None:
 def _run_import(arguments: argparse.Namespace, console: Console) -> int:
     from ci.pipeline.imports import ImportRequest, import_wheels
 
+    go_offline(arguments)
     wheels = tuple(arguments.wheel) or tuple(
         sorted(arguments.out_dir.glob("paddlefleet_ops-*.whl"))
     )
