@@ -407,7 +407,8 @@ def read_progress(lines: Iterable[str]) -> Progress:
     """Read cibuildwheel's own lines among all that was printed.
 
     A build can print the same words. Stages only go on, never back, so that the worst it can do is to have a
-    later stage named; whether the run failed is never read from here.
+    later stage named; whether the run failed is never read from here. Of several ends of a stage the last is
+    cibuildwheel's own: nothing else prints between it and the next stage.
     """
     stage, seconds = Stage.OPTIONS, dict[Stage, float]()
     for line in lines:
@@ -415,7 +416,7 @@ def read_progress(lines: Iterable[str]) -> Progress:
         marked = next((mark for pattern, mark in _MARKS if pattern.fullmatch(text)), None)
         if marked is not None and _ORDER[marked] > _ORDER[stage]:
             stage = marked
-        elif (end := _STEP_END.fullmatch(text)) is not None and stage not in seconds:
+        elif (end := _STEP_END.fullmatch(text)) is not None:
             seconds[stage] = float(end.group(1))
     return Progress(stage, MappingProxyType(seconds))
 

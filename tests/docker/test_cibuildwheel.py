@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -280,6 +283,73 @@ def test_an_engine_that_is_not_there(
     gone = environ | {"DOCKER_HOST": f"unix://{tmp_path}/nosuch.sock"}
     with pytest.raises(InfrastructureError):
         run_cibuildwheel(given, facts, gone, tmp_path / "log")
+
+
+def test_an_engine_that_goes_away(
+    given: WheelCell, facts: EngineFacts, environ: dict[str, str], tmp_path: Path
+) -> None:
+    """As seen from here: every connection breaks, and no new one is taken."""
+    started = given.container.mounts[0].source / "started"
+    command = ("sh", "-c", 'touch "$1"; sleep 600', "x", str(started))
+    with tempfile.TemporaryDirectory() as folder:  # a short path: a socket's has 108 bytes
+        relay = Relay(
+            Path(folder) / "engine.sock", Path(environ["DOCKER_HOST"].removeprefix("unix://"))
+        )
+
+        def cut() -> None:
+            wait_for(started.exists)
+            relay.cut()
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        through = environ | {"DOCKER_HOST": f"unix://{relay.path}"}
+        try:
+            with pytest.raises(
+                InfrastructureError, match="docker went away while cibuildwheel ran"
+            ):
+                run_cibuildwheel(replace(given, repair=command), facts, through, tmp_path / "log")
+        finally:
+            thread.join()
+            left = containers(dict(given.container.labels), environ)
+            subprocess.run(
+                ("docker", "rm", "-f", *left), env=environ, capture_output=True, check=True
+            )
+    assert len(left) == 1
+
+
+class Relay:
+    """A socket that passes everything on to the engine's, until it is cut."""
+
+    def __init__(self, path: Path, target: Path) -> None:
+        self.path = path
+        self._target = str(target)
+        self._ends: list[socket.socket] = []
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen(16)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self.path.unlink()
+        for end in (self._server, *self._ends):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, engine = self._server.accept()[0], socket.socket(socket.AF_UNIX)
+                engine.connect(self._target)
+                self._ends += [client, engine]
+                for source, sink in ((client, engine), (engine, client)):
+                    threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
 
 
 def test_an_output_folder_with_a_wheel(attempt: Attempt, given: WheelCell) -> None:
