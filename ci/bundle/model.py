@@ -52,6 +52,11 @@ class BundledImage:
     ref: str
     repo_digests: tuple[str, ...] = ()
 
+    @property
+    def cuda_label(self) -> str:
+        """``cu130`` of ``paddlefleet-farm/build:cu130`` and of ``paddlefleet-farm/test:cu130-cp312``."""
+        return self.ref.rpartition(":")[2].split("-", 1)[0]
+
 
 @dataclass(frozen=True)
 class BundledCommit:

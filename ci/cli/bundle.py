@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from ci.errors import FarmError, FindingError
 
 if TYPE_CHECKING:
     from ci.executors.model import Engine
+    from ci.report.progress import Narrator
 
 
 def bundle_verb(parser: argparse.ArgumentParser) -> None:
@@ -160,34 +162,49 @@ def go_offline(arguments: argparse.Namespace) -> None:
     """Turn the rest of this process into a run from a bundle, when ``--from-bundle`` was given.
 
     Images are loaded when the verb has an executor that may be ``container``, an engine answers and the
-    bundle has images. Raises what :func:`~ci.pipeline.bundle.use_bundle` and ``load_images`` raise.
+    bundle has images. A dry run changes nothing. Raises what
+    :func:`~ci.pipeline.bundle.use_bundle` and :func:`~ci.pipeline.bundle.load_images` raise.
     """
-    if arguments.from_bundle is None:
+    if arguments.from_bundle is None or getattr(arguments, "dry_run", False):
         return
-    from ci.pipeline.bundle import offline_variables, use_bundle
+    from ci.pipeline.bundle import use_bundle
 
     folder = arguments.from_bundle.absolute()
     with narrator() as told:
-        before = dict(os.environ)
-        after = use_bundle(folder, arguments.cache_dir.absolute(), before, told)
-        offline_variables(before, after)
-    if getattr(arguments, "executor", "host") != "host":
-        _load(folder, arguments)
+        after = use_bundle(folder, arguments.cache_dir.absolute(), dict(os.environ), told)
+        _change_environment(after)
+        if arguments.executor != "host":
+            _load(folder, arguments, told)
 
 
-def _load(folder: Path, arguments: argparse.Namespace) -> None:
+def _change_environment(after: Mapping[str, str]) -> None:
+    for name in set(os.environ) - after.keys():
+        del os.environ[name]
+    os.environ.update(after)
+
+
+def _load(folder: Path, arguments: argparse.Namespace, told: Narrator) -> None:
+    """Load the images of the run; what is missing matters only to ``--executor container``."""
     from ci.bundle.model import read_bundle
-    from ci.pipeline.bundle import load_images
+    from ci.matrix.model import cuda_label
 
-    insists = getattr(arguments, "executor", "auto") == "container"
-    if not read_bundle(folder).images and not insists:
+    insists = arguments.executor == "container"
+    held = {item.cuda_label for item in read_bundle(folder).images}
+    asked = {cuda_label(text.removeprefix("cu")) for text in vars(arguments).get("cuda", ())}
+    cudas = sorted(asked if insists else asked & held)
+    if not insists and not (cudas if asked else held):
         return
     try:
-        engine = _engine(getattr(arguments, "engine", ""))
+        engine = _engine(arguments.engine)
     except FarmError:
         if insists:
             raise
         return
-    cudas = [text.removeprefix("cu") for text in getattr(arguments, "cuda", ())]
-    with narrator() as told:
-        load_images(folder, cudas, engine, told)
+    load_bundled(folder, cudas, engine, told)
+
+
+def load_bundled(folder: Path, cudas: Sequence[str], engine: Engine, told: Narrator) -> None:
+    """Load the images of these CUDAs (all when there is none) from the bundle in ``folder``."""
+    from ci.pipeline.bundle import load_images
+
+    load_images(folder.absolute(), cudas, engine, told)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from ci.cli.bundle import from_bundle_option, load_bundled
 from ci.cli.options import cache_option, comma_list, json_option, narrator, print_json
 from ci.errors import ConfigError, FarmError, FindingError
 from ci.findings import Finding
@@ -43,6 +44,7 @@ def images_verb(parser: argparse.ArgumentParser) -> None:
     add("--verify", action="store_true", help="build nothing; look at the images that are there")
     add("--prepare", action="store_true", help="build nothing; only write the contexts")
     add("--context", type=Path, help="keep the build contexts in this folder")
+    from_bundle_option(parser)
     add("--dry-run", action="store_true", help="print the commands, run none of them")
     add("--engine", default="", help="docker or podman (default: the first that answers)")
     json_option(parser)
@@ -65,7 +67,10 @@ def _run_images(arguments: argparse.Namespace, console: Console) -> int:
             folders = write_contexts(request, pins, engine, told.say)
             _print_prepared(folders, console, as_json=arguments.json)
             return 0
-        if arguments.verify:
+        if arguments.from_bundle:
+            cudas = [entry.version for entry in request.cudas] if arguments.cuda else []
+            load_bundled(arguments.from_bundle, cudas, engine, told)
+        if arguments.verify or arguments.from_bundle:
             rows = verify(request, pins, engine, told.say)
         else:
             rows, notes = produce(request, pins, engine, told.say)
@@ -79,7 +84,7 @@ def _request(arguments: argparse.Namespace) -> ImagesRequest:
     from ci.matrix.load import load
 
     file = load(MATRIX)
-    base = arguments.base or ("" if arguments.verify else "public")
+    base = arguments.base or ("" if arguments.verify or arguments.from_bundle else "public")
     tests: Sequence[str] = arguments.python or file.pythons
     unknown = [python for python in tests if python not in file.pythons]
     if unknown:

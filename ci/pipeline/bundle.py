@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -41,7 +40,7 @@ from ci.errors import ConfigError
 from ci.executors.model import Engine, ImageFacts, build_image_ref, test_image_ref
 from ci.findings import Finding, refuse
 from ci.matrix.load import load
-from ci.matrix.model import Cell, version_key
+from ci.matrix.model import Cell, cuda_label, version_key
 from ci.matrix.resolve import resolve
 from ci.matrix.resolve import select as select_cells
 from ci.pipeline.identity import checkout_problem
@@ -401,15 +400,15 @@ def _refuse(folder: Path, found: Sequence[Finding]) -> None:
 def load_images(
     folder: Path, cudas: Sequence[str], engine: Engine, narrator: Narrator
 ) -> tuple[ImageFacts, ...]:
-    """Load the images of these CUDAs (all when there is none) from a bundle into an engine.
+    """Load the images of these CUDAs ("13.0" or "cu130"; all when there is none) into an engine.
 
     Raises :class:`~ci.errors.FindingError` when an archive or what was loaded is not the image that the
     record names, and :class:`~ci.errors.ConfigError` when the bundle has no image of a CUDA.
     """
     bundle = read_bundle(folder)
-    labels = [f"cu{cuda.replace('.', '')}" for cuda in cudas]
-    wanted = [item for item in bundle.images if not labels or _label(item) in labels]
-    missing = sorted(set(labels) - {_label(item) for item in wanted})
+    labels = {cuda_label(cuda.removeprefix("cu")) for cuda in cudas}
+    wanted = [item for item in bundle.images if not labels or item.cuda_label in labels]
+    missing = sorted(labels - {item.cuda_label for item in wanted})
     if missing or not wanted:
         raise ConfigError(
             f"the bundle has no image of {', '.join(missing) or 'any CUDA'}",
@@ -421,15 +420,3 @@ def load_images(
         narrator.say(f"image {item.ref} from the bundle")
         loaded.append(load_image(engine, item, folder))
     return tuple(loaded)
-
-
-def _label(item: BundledImage) -> str:
-    """``cu130`` of ``paddlefleet-farm/build:cu130`` and of ``…/test:cu130-cp312``."""
-    return item.ref.rpartition(":")[2].split("-", 1)[0]
-
-
-def offline_variables(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Change this process's environment from ``before`` to ``after``."""
-    for name in before.keys() - after.keys():
-        os.environ.pop(name, None)
-    os.environ.update(after)
