@@ -55,7 +55,7 @@ _READ_OUTSIDE = re.compile(
 """Variables that cibuildwheel, or the engine's program, goes by itself (its ``ci.py``, ``logger.py`` and
 ``util/file.py``). The container's value of one of these is an argument; all others are passed by name."""
 
-_LABELS = ("run", "cell", "step")
+_LABELS = ("run", "owner", "cell", "step")
 _UV_CONFIG = "/tmp/paddlefleet-farm-uv.toml"  # noqa: S108 - in a container of its own
 _UV_TEXT = "[pip]\nno-deps = true\nno-index = true\n"
 _ARCHITECTURES = ("x86_64", "aarch64")
@@ -114,8 +114,8 @@ class WheelCell:
     is copied into the container as ``/project``; ``output`` gets the wheel and holds none yet; ``scratch`` is
     a folder of the run for cibuildwheel's own cache. ``container`` is the container, all but its user, which
     is root: cibuildwheel writes ``/project`` and ``/output``. Its environment is that of all commands; its
-    labels hold at least ``run``, ``cell`` and ``step``, and no other container has the same. Commands are
-    argument lists; an empty one is left out. ``timeout`` is seconds for the whole run.
+    labels hold at least ``run``, ``owner``, ``cell`` and ``step``, and no other container has the same.
+    Commands are argument lists; an empty one is left out. ``timeout`` is seconds for the whole run.
     """
 
     python: str

@@ -20,6 +20,7 @@ import pytest
 
 from ci.errors import ConfigError, InfrastructureError
 from ci.executors.cibuildwheel import Outcome, Slot, Stage, WheelCell, run_cibuildwheel, shown
+from ci.executors.container import owner_label
 from ci.executors.engine import find_engine
 from ci.executors.model import LABEL, ContainerSpec, EngineFacts, Mount
 from ci.proc import end_all
@@ -93,6 +94,7 @@ def given(tmp_path: Path, airgapped_images: str, environ: dict[str, str]) -> Ite
         LABEL + "run": uuid.uuid4().hex,
         LABEL + "cell": "cu130-cp312",
         LABEL + "step": "wheel",
+        LABEL + "owner": owner_label(),
     }
     container = ContainerSpec(
         airgapped_images,

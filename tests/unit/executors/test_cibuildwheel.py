@@ -50,7 +50,7 @@ ODD = {
 
 
 def cell(**changes: Any) -> WheelCell:
-    labels = {LABEL + name: name for name in ("run", "cell", "step")}
+    labels = {LABEL + name: name for name in ("run", "owner", "cell", "step")}
     given = WheelCell(
         python="3.12",
         package=Path("/work place/package"),
@@ -219,7 +219,7 @@ def test_engine_image_and_limits(tmp_path: Path) -> None:
     )
     assert {("--user", "0:0"), ("--network", "none"), ("--cpus", "1.5")} <= pairs
     assert ("--memory", f"{2**30}b") in pairs
-    assert {f"{LABEL}{name}={name}" for name in ("run", "cell", "step")} <= set(args)
+    assert {f"{LABEL}{name}={name}" for name in ("run", "owner", "cell", "step")} <= set(args)
     assert "--init" in args
     assert "--name" not in args
 
