@@ -60,13 +60,16 @@ _SETTLE_ATTEMPTS, _SETTLE_PAUSE = 10, 0.2
 
 @dataclass(frozen=True)
 class ContainerState:
-    """How a container stands. ``error`` is the engine's when the program could not be started."""
+    """How a container stands. ``error`` is the engine's when the program could not be started;
+    ``removed`` is true while somebody removes it.
+    """
 
     running: bool
     started: bool
     killed_for_memory: bool
     returncode: int
     error: str
+    removed: bool = False
 
 
 @dataclass(frozen=True)
@@ -260,16 +263,22 @@ class CliEngine:
         return state
 
     def _state(self, name: str, command: Command, output: str) -> ContainerState:
-        done = self._ask("container", "inspect", "--format", "{{json .State}}", name)
-        found = first_object(done.output) if done.ok else None
-        if found is not None:
-            return container_state(found)
-        if NO_CONTAINER.fits(done.output):
-            raise engine_error(
-                f"the container of {_what(command)} vanished while it ran", done.output,
-                (NO_CONTAINER,), self.facts.name,
-            )  # fmt: skip
+        for _ in range(_CLEAN_ATTEMPTS):
+            done = self._ask("container", "inspect", "--format", "{{json .State}}", name)
+            found = first_object(done.output) if done.ok else None
+            state = None if found is None else container_state(found)
+            if (state and state.removed) or NO_CONTAINER.fits(done.output):
+                raise self._vanished(command)
+            if state is not None:
+                return state
+            if done.timed_out or trouble_of(done.output, GONE):
+                break
+            self._sleep(_CLEAN_PAUSE)  # the question itself was ended: see _insist
         raise self._lost(command, f"{output}\n{done.output}")
+
+    def _vanished(self, command: Command) -> FarmError:
+        message = f"the container of {_what(command)} vanished while it ran"
+        return engine_error(message, "no such container", (NO_CONTAINER,), self.facts.name)
 
     def _check_second_try(self, command: Command, text: str) -> None:
         """Raise for a container that was not started, but for the one refusal that has a second try."""
@@ -311,22 +320,23 @@ class CliEngine:
         return self._insist("rm", "--force", "--volumes", name)
 
     def _insist(self, *arguments: str) -> bool:
-        """Call the engine to clean up, again when the call itself was ended; never raises.
+        """Call the engine to clean up, again when the call itself was ended; never raises for that.
 
-        While an interrupt ends the processes of all threads, new ones are ended too, these among them.
-        What cannot be removed now (the engine is gone) is swept by a later run.
+        While an interrupt ends the processes of all threads, new ones are ended too, these among them; the
+        client of docker 28 then ends with status 0, having done and said nothing. What cannot be removed
+        now (the engine is gone) is swept by a later run.
         """
         for _ in range(_CLEAN_ATTEMPTS):
-            try:
-                done = run(self._command(*arguments, timeout=_CLEAN_SECONDS))
-            except FarmError:
-                return False
-            if done.ok:
-                return True
+            done = run(self._command(*arguments, timeout=_CLEAN_SECONDS))
             if done.timed_out or NO_CONTAINER.fits(done.output) or trouble_of(done.output, GONE):
                 return False
+            if done.ok and (done.output.strip() or self._is_gone(arguments[-1])):
+                return True
             self._sleep(_CLEAN_PAUSE)
         return False
+
+    def _is_gone(self, name: str) -> bool:
+        return NO_CONTAINER.fits(self._ask("container", "inspect", name).output)
 
     # -- calls -------------------------------------------------------------------------------------
 
@@ -367,6 +377,7 @@ def container_state(found: Mapping[str, Any]) -> ContainerState:
         killed_for_memory=bool(found.get("OOMKilled")),
         returncode=int(found.get("ExitCode") or 0),
         error=str(found.get("Error") or ""),
+        removed=found.get("Status") in ("removing", "dead"),
     )
 
 

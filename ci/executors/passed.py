@@ -36,6 +36,8 @@ DEFAULT_BUNDLES = (
 )
 """Where distributions keep the certificates that they trust, as one file (Go's crypto/x509 has the list)."""
 
+SYSTEM_PIP = Path("/etc/pip.conf")
+SYSTEM_UV = Path("/etc/uv/uv.toml")
 PROXIES = tuple(
     spelled
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -70,6 +72,14 @@ _CREDENTIALS = re.compile(
 _BARE_USER = re.compile(r"^[^\s/@]+:[^\s@]*@|^[^\s/@:]+@")
 _SSH_USER = re.compile(r"\bssh://[A-Za-z0-9._-]+@")
 _SOCKET = Path("/var/run/docker.sock")
+_SYSTEM_FOLDERS = frozenset(
+    Path("/", name)
+    for name in (
+        "bin", "boot", "dev", "etc", "home", "lib", "opt", "proc", "root", "run", "srv", "sys", "tmp",
+        "usr", "var",
+    )
+)  # fmt: skip
+_SECRET_FOLDERS = (".aws", ".docker", ".gnupg", ".netrc", ".ssh")
 _MOST_TARGETS = 16
 _MOST_PAGES = 16
 _LINK = re.compile(r"""href=["']([^"']+)["']""", re.IGNORECASE)
@@ -222,7 +232,7 @@ def _pip_files(found: _Gathering, environ: Mapping[str, str]) -> None:
         found.env["PIP_CONFIG_FILE"] = named
         return
     folders = _config_folders(environ)
-    for path in [*(folder / "pip" / "pip.conf" for folder in folders), Path("/etc/pip.conf")]:
+    for path in [*(folder / "pip" / "pip.conf" for folder in folders), SYSTEM_PIP]:
         _pip_file(found, path)
     if len(folders) > 1 or environ.get("XDG_CONFIG_DIRS"):
         found.env["XDG_CONFIG_DIRS"] = os.pathsep.join(map(str, folders))
@@ -264,7 +274,7 @@ def _uv_files(found: _Gathering, environ: Mapping[str, str]) -> None:
         return
     for path in [
         *(folder / "uv" / "uv.toml" for folder in _config_folders(environ)),
-        Path("/etc/uv/uv.toml"),
+        SYSTEM_UV,
     ]:
         if _uv_file(found, path):
             return
@@ -316,24 +326,17 @@ def _places(found: _Gathering, named_by: str | Path, values: Iterable[str]) -> N
 def _linked_folders(index: Path) -> tuple[Path, ...]:
     """The folders beside ``index`` that its pages link to: a mirror often keeps its files there (PEP 503).
 
-    A few pages are read; those of one mirror are alike.
+    A few pages are read; those of one mirror are alike. What lies elsewhere is not followed: a page says
+    what it wants.
     """
-    pages = [index] if index.is_file() else sorted(index.glob("*/index.html"))[:_MOST_PAGES]
+    pages = [] if index.is_file() else sorted(index.glob("*/index.html"))[:_MOST_PAGES]
     found: set[Path] = set()
     for page in pages:
-        links = _LINK.findall(page.read_text("utf-8", "replace"))
-        for target in (_linked(page, link) for link in links):
-            shared = Path(os.path.commonpath((index, target))) if target else index
-            if target and not target.is_relative_to(index) and target.exists():
-                found.add(shared / target.relative_to(shared).parts[0])
-    return outermost(path for path in found if path.is_dir())
-
-
-def _linked(page: Path, link: str) -> Path | None:
-    address = link.partition("#")[0]
-    if "://" in address or address.startswith("/"):
-        return local_path(address) if address.startswith("file:") else None
-    return Path(os.path.normpath(page.parent / unquote(address)))
+        for link in _LINK.findall(page.read_text("utf-8", "replace")):
+            target = Path(os.path.normpath(page.parent / unquote(link.partition("#")[0])))
+            if target.is_relative_to(index.parent) and not target.is_relative_to(index):
+                found.add(index.parent / target.relative_to(index.parent).parts[0])
+    return tuple(sorted(path for path in found if path.is_dir()))
 
 
 def local_path(value: str) -> Path | None:
@@ -357,10 +360,12 @@ def _config_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def _too_wide(path: Path, home: Path) -> bool:
-    """True for the home folder or what holds it, what holds an engine's socket, and keys of SSH."""
+    """True for a whole system folder, the home folder or what holds it, an engine's socket, keys of SSH."""
     real = Path(os.path.realpath(path))
-    inside = [Path(os.path.realpath(home)), Path(os.path.realpath(_SOCKET))]
-    secret = [Path(os.path.realpath(home / name)) for name in (".ssh", ".gnupg", ".aws", ".docker")]
-    return any(item.is_relative_to(real) for item in inside) or any(
-        real.is_relative_to(item) for item in secret
+    inside = [Path(os.path.realpath(item)) for item in (home, _SOCKET)]
+    secret = [Path(os.path.realpath(home / name)) for name in _SECRET_FOLDERS]
+    return (
+        real in _SYSTEM_FOLDERS
+        or any(item.is_relative_to(real) for item in inside)
+        or any(real.is_relative_to(item) for item in secret)
     )
