@@ -15,7 +15,14 @@ from ci.executors.container import ContainerExecutor
 from ci.executors.model import FARM_PYTHON, LABEL, ContainerSpec
 from ci.pipeline.handover import StageOrder, followed, order_of, read_state, write_order
 from ci.pipeline.identity import source_date_epoch
-from ci.pipeline.inside import caller, farm_command, farm_environment, farm_spec, limited_jobs
+from ci.pipeline.inside import (
+    caller,
+    farm_command,
+    farm_environment,
+    farm_spec,
+    limited_jobs,
+    withheld,
+)
 from ci.pipeline.plan import CellPlan
 from ci.pipeline.state import CellState
 from ci.proc import Command, Completed
@@ -43,6 +50,8 @@ def build_in_containers(
     state.image = place.images[plan.cell.cuda].digest
     for name in place.engine.sweep():
         narrator.say(f"removed a container that an ended run left: {name}")
+    for reason in withheld():
+        narrator.say(f"not passed into containers: {reason}")
     with state.stage("sources"):
         state.sources = resolve_sources(
             plan.selection.selected, plan.overrides, plan.request.cache_dir, narrator.say

@@ -89,6 +89,11 @@ def farm_spec(
     )
 
 
+def withheld() -> tuple[str, ...]:
+    """What of this host's settings does not go into containers, each with the reason."""
+    return passed_through(os.environ, Path.home()).withheld
+
+
 def _each_once(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
     """One mount for each target, a writable one before a read-only one; parents before children."""
     chosen: dict[Path, Mount] = {}
@@ -136,7 +141,7 @@ def offer_of_image(
             next_step=f"nox -s images -- cu{cuda.replace('.', '')} --verify",
             details=done.tail(15),
         )
-    return _without_foreign(document, cuda, place.images[cuda].ref)
+    return _offer(document, cuda, place.images[cuda].ref)
 
 
 def _document(output: str) -> Mapping[str, object] | None:
@@ -148,17 +153,25 @@ def _document(output: str) -> Mapping[str, object] | None:
     return found if isinstance(found, dict) and found.get("cudas") else None
 
 
-def _without_foreign(document: Mapping[str, object], cuda: str, ref: str) -> Mapping[str, object]:
+def _offer(document: Mapping[str, object], cuda: str, ref: str) -> Mapping[str, object]:
     cudas, found = document["cudas"], document["found"]
     assert isinstance(cudas, list)
     assert isinstance(found, list)
     offer: Mapping[str, object] = next(row for row in cudas if row["cuda"] == cuda)
     versions = [row["version"] for row in found if row["tool"] == "nvcc" and row["version"]]
-    if not versions or any(version.startswith(f"{cuda}.") for version in versions):
-        return offer
-    error = ToolchainError(
-        f"the compiler in {ref} is of CUDA {', '.join(versions)}, the cell of CUDA {cuda}",
-        cause="the image was made from a base of another CUDA, or its label is wrong",
-        next_step=f"nox -s images -- cu{cuda.replace('.', '')}",
-    )
-    return {"cuda": cuda, "usable": False, "error": error.as_dict()}
+    label = f"cu{cuda.replace('.', '')}"
+    if versions and not any(version.startswith(f"{cuda}.") for version in versions):
+        error = ToolchainError(
+            f"the compiler in {ref} is of CUDA {', '.join(versions)}, the cell of CUDA {cuda}",
+            cause="the image was made from a base of another CUDA, or its label is wrong",
+            next_step=f"nox -s images -- {label}",
+        )
+        return {"cuda": cuda, "usable": False, "error": error.as_dict()}
+    told = offer.get("error")
+    if isinstance(told, Mapping) and not versions:
+        way = f"nox -s images -- {label} --base public: an image with the nvcc of this CUDA"
+        return {
+            **offer,
+            "error": {**told, "next_step": f"{way}; or --compiler clang, where {ref} has it"},
+        }
+    return offer

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci.errors import ConfigError, FarmError, from_os_error
-from ci.executors.choice import ContainerPlace
+from ci.executors.choice import ContainerPlace, Place
+from ci.executors.preflight import check_disk, check_places
 from ci.pipeline.container_cells import build_in_containers
 from ci.pipeline.identity import record_wheel
 from ci.pipeline.imports import raise_red, read_manifest, scratch_folder
@@ -20,7 +21,7 @@ from ci.pipeline.plan import CellPlan, WheelRequest, check_toolchains, plan_cell
 from ci.pipeline.rows import cell_report, next_command
 from ci.pipeline.state import CellState
 from ci.pipeline.wheel_stages import import_wheel, lay_out_wheel, repair_raw
-from ci.registry import EcosystemLibrary
+from ci.registry import REPOSITORY, EcosystemLibrary
 from ci.report.model import CellReport, RunReport
 from ci.report.progress import Narrator
 from ci.sources.resolve import check_submodules
@@ -37,6 +38,7 @@ def build_wheels(request: WheelRequest, narrator: Narrator) -> RunReport:
     started = time.monotonic()
     plans = plan_cells(request)
     _check_folders(request)
+    _check_engine(plans[0].place, request)
     check_toolchains(plans)
     check_submodules(_without_override(plans))
     cells = tuple(_cell(plan, narrator) for plan in plans)
@@ -53,6 +55,17 @@ def _check_folders(request: WheelRequest) -> None:
         )
     _check_writable("--out-dir", request.out_dir)
     _check_writable("--cache-dir", request.cache_dir)
+
+
+ENGINE_BYTES = 2 * 1024**3
+"""What the engine must have free: layers of the cells' containers, packages that they install."""
+
+
+def _check_engine(place: Place, request: WheelRequest) -> None:
+    """Refuse an engine whose data are among what is hashed, or that has no room, before anything is built."""
+    if isinstance(place, ContainerPlace):
+        check_places(place.engine.facts, (REPOSITORY, request.cache_dir, request.out_dir))
+        check_disk(place.engine.facts, ENGINE_BYTES)
 
 
 def _check_writable(option: str, folder: Path) -> None:

@@ -95,9 +95,12 @@ def offer(output: str, status: int = 0, cuda: str = "13.0") -> dict[str, object]
 
 def test_the_offer_is_that_of_the_cells_cuda() -> None:
     assert offer(document())["usable"] is True
-    assert offer(document(), cuda="12.6") == {
-        "cuda": "12.6", "usable": False, "error": {"message": "none"},
-    }  # fmt: skip
+    refused = offer(document(), cuda="12.6")
+    assert (refused["cuda"], refused["usable"]) == ("12.6", False)
+    error = refused["error"]
+    assert isinstance(error, dict)
+    assert error["message"] == "none"
+    assert error["next_step"].startswith("nox -s images -- cu126 --base public")
 
 
 def test_a_compiler_of_another_cuda_in_the_image_is_refused_though_packages_would_do() -> None:
