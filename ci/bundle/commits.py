@@ -46,9 +46,10 @@ def write_repository(folder: Path, repository: Path = REPOSITORY) -> Path:
             next_step="git fetch --unshallow",
         )
     target = folder / REPOSITORY_FILE
-    with _scratch_file(folder) as scratch:
-        _git((*_FIXED, "bundle", "create", "--quiet", str(scratch), "HEAD"), repository)
-        scratch.replace(target)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".repository-") as scratch:
+        made = Path(scratch, REPOSITORY_FILE)
+        _git((*_FIXED, "bundle", "create", "--quiet", str(made), "HEAD"), repository)
+        made.replace(target)
     return target
 
 
@@ -102,8 +103,12 @@ def _nested(top: Path, wanted: Sequence[str] | None) -> list[tuple[Path, str]]:
 
 def _submodules(folder: Path) -> list[tuple[str, str]]:
     """Path and address of every submodule that ``.gitmodules`` of ``folder`` names."""
-    listed = _try(("config", "--file", ".gitmodules", "--get-regexp", r"\.(path|url)$"), folder)
-    values = dict(line.split(" ", 1) for line in listed.output.splitlines() if listed.ok)
+    asked = ("config", "--file", ".gitmodules", "--null", "--get-regexp", r"\.(path|url)$")
+    listed = _try(asked, folder)
+    entries = (
+        listed.output.split("\0")[:-1] if listed.ok else []
+    )  # a name or a path may hold blanks
+    values = dict(entry.split("\n", 1) for entry in entries)
     names = sorted(
         key[len("submodule.") : -len(".path")] for key in values if key.endswith(".path")
     )
@@ -162,8 +167,8 @@ def check_out(bundle: Bundle, folder: Path, libraries: Sequence[str]) -> tuple[s
 
 
 def _may_be_written(place: Path) -> bool:
-    """An empty folder below the package, or none: what ``git submodule update`` would fill."""
-    inside = place.resolve().is_relative_to(PACKAGE_ROOT.resolve())
+    """An empty folder below ``third_party``, or none: what ``git submodule update`` would fill."""
+    inside = place.resolve().is_relative_to(PACKAGE_ROOT.resolve() / "third_party")
     return inside and not (place.is_dir() and any(place.iterdir()))
 
 
@@ -187,6 +192,8 @@ def _restore(item: BundledCommit, pack: Path, place: Path) -> None:
         if place.is_dir():
             place.rmdir()
         scratch.replace(place)
+        # As `git submodule update --init` does: a submodule that is not active counts as not checked out.
+        _try(("submodule", "init", "--", place.name), place.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -205,16 +212,3 @@ def _git(arguments: Sequence[str], cwd: Path) -> Completed:
             next_step=done.command.shown,
         )
     return done
-
-
-class _scratch_file:  # noqa: N801 - used as a function
-    """A new name in ``folder`` that is removed when it was not moved into place."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / f".{REPOSITORY_FILE}.{os.getpid()}"
-
-    def __enter__(self) -> Path:
-        return self._path
-
-    def __exit__(self, *_: object) -> None:
-        self._path.unlink(missing_ok=True)

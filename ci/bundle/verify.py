@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,10 +20,15 @@ from ci.bundle.model import (
     BundledFile,
     sha256_of,
 )
-from ci.environments.lock import Lock, committed, with_committed_hashes
+from ci.environments.lock import committed
 from ci.findings import Finding
 
 PARTS = (WHEELS, LOCKS, SOURCES, IMAGES)
+_LOCK_NAMES = ("build", "import", "farm")
+_ENTRY = re.compile(
+    r"^([\w.-]+(?:\[[\w.,-]+\])?==[^\s;\\]+)(?: ; [^\\\n]+)?((?: \\\n    --hash=sha256:[0-9a-f]+)+)\n",
+    re.MULTILINE,
+)
 _COPY_AGAIN = "copy the bundle again, or make it again: python -m ci bundle make --out DIR"
 
 
@@ -107,7 +113,7 @@ def lock_findings(folder: Path, bundle: Bundle) -> tuple[Finding, ...]:
     The record proves that a bundle is the one that was made, not who made it. What an environment is
     filled with is decided by the committed hashes, so a lock that has others is refused.
     """
-    known = [committed(name).read_text("utf-8") for name in ("build", "import", "farm")]
+    known = [set(_entries(committed(name).read_text("utf-8"))) for name in _LOCK_NAMES]
     return tuple(
         Finding(
             "bundle-lock",
@@ -116,18 +122,16 @@ def lock_findings(folder: Path, bundle: Bundle) -> tuple[Finding, ...]:
             f"use the farm that is in the bundle: git clone {folder / REPOSITORY_FILE}",
         )
         for item in bundle.below(LOCKS)
-        if not _vouched((folder / item.path).read_text("utf-8"), known)
+        if not _vouched((folder / item.path).read_text("utf-8", "replace"), known)
     )
 
 
-def _vouched(text: str, known: Sequence[str]) -> bool:
-    lock = Lock(text)
-    return any(
-        lock.pins.items() <= _all_pins(whole) and with_committed_hashes(text, whole) == text
-        for whole in known
-    )
+def _vouched(text: str, known: Sequence[set[tuple[str, str]]]) -> bool:
+    """True when the text is entries and nothing else, and one committed lock has them all."""
+    rest = _ENTRY.sub("", text)
+    return not rest and any(whole.issuperset(_entries(text)) for whole in known)
 
 
-def _all_pins(text: str) -> set[tuple[str, str]]:
-    """Every version that a lock for all Pythons has; it names some projects several times."""
-    return {pair for line in text.splitlines() for pair in Lock(line).pins.items()}
+def _entries(lock: str) -> list[tuple[str, str]]:
+    """Pairs of ``name==version`` and all its hashes, as uv writes them; conditions are left out."""
+    return [(match[1], match[2]) for match in _ENTRY.finditer(lock)]
