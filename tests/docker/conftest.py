@@ -45,6 +45,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.docker)
 
 
+def absent(*programs: str) -> tuple[str, ...]:
+    """Which of the programs this host lacks, each as a reason."""
+    return tuple(f"{name} is not on PATH" for name in programs if shutil.which(name) is None)
+
+
 def need(reasons: tuple[str, ...]) -> None:
     """Skip with the reasons, if any; in CI fail instead."""
     if not reasons:
@@ -60,7 +65,7 @@ def docker_host() -> Iterator[str]:
     """What ``DOCKER_HOST`` takes for a daemon of these tests: ``unix://…``."""
     running = os.environ.get(HOST_VARIABLE)
     if running:
-        need(() if shutil.which("docker") else ("docker is not on PATH",))
+        need(absent("docker"))
         yield running
         return
     need(missing())
@@ -88,6 +93,7 @@ def start_daemon() -> Iterator[Callable[..., Daemon]]:
 @pytest.fixture(scope="session")
 def tiny_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root file system with :data:`TINY_PROGRAMS` of this host and their libraries, as a tar."""
+    need(absent("docker", "ldd"))
     archive = tmp_path_factory.mktemp("tiny") / "tiny.tar"
     programs = {f"/bin/{name}": shutil.which(name) for name in TINY_PROGRAMS}
     files = {target: Path(found).resolve() for target, found in programs.items() if found}
@@ -136,7 +142,7 @@ def airgapped_images(docker_host: str) -> str:
 
     Once a session: all tests of this folder run in one worker. Returns the build image's reference.
     """
-    need(() if shutil.which("debootstrap") else ("debootstrap is not on PATH",))
+    need(absent("debootstrap"))
     done = subprocess.run(
         (sys.executable, "-m", "ci", "images", CUDA, "--base", "airgapped", "--engine", "docker"),
         cwd=REPOSITORY, env=dict(os.environ) | {"DOCKER_HOST": docker_host, "COLUMNS": "200"},
