@@ -108,9 +108,9 @@ def stale_files() -> tuple[str, ...]:
 def write_files() -> None:
     """Write every derived file anew, and bring git's index to the pins."""
     for name, text in _wanted().items():
-        path = REPOSITORY / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, "utf-8")
+        place = REPOSITORY / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(text, "utf-8")
     wanted, recorded = wanted_gitlinks(), recorded_gitlinks()
     for path, commit in wanted.items():
         if recorded.get(path) != commit:

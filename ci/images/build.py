@@ -65,8 +65,10 @@ class ImageBuild:
     def command(self) -> str:
         """The farm's command that makes it (again)."""
         words = ["python -m ci images", self.cuda]
-        if self.base.ref.startswith(f"{REPOSITORY_PREFIX}/base:"):
-            words.append("--base airgapped")
+        name, _, tag = self.base.ref.partition(":")
+        if name == f"{REPOSITORY_PREFIX}/base":
+            words.append(f"--base airgapped --suite {tag.removesuffix('-clang')}")
+            words += ["--with-clang"] if tag.endswith("-clang") else []
         if self.role == "test":
             words.append(f"--python {self.arguments['PYTHON_VERSION']}")
         return " ".join(words)

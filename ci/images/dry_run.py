@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from ci.executors.model import Engine, ImageFacts
 from ci.findings import Finding
 from ci.images import airgapped
+from ci.images.build import ImageBuild
 from ci.images.command import build_environment
 from ci.images.pins import Pins
 from ci.images.produce import AIRGAPPED, ImagesRequest, base_plan, context_name, planned
 
-NOT_YET = "(the id of the base, once it is made)"
+NOT_YET = "(known once the base is made)"
 
 
 def commands(
@@ -36,9 +38,16 @@ def commands(
     folder = request.context or request.cache_dir / "images" / "contexts"
     lines += [f"# build contexts: {_prepare_line(request, folder)}"]
     prefix = _prefix(engine)
-    for build in builds:
+    for build in map(_honest, builds):
         lines.append(prefix + shlex.join(build.argv(program, folder / context_name(build))))
     return lines, findings
+
+
+def _honest(build: ImageBuild) -> ImageBuild:
+    """``build``, without a definition that depends on a base that is not made yet."""
+    if build.base.digest != NOT_YET:
+        return build
+    return replace(build, arguments={**build.arguments, "DEFINITION": NOT_YET})
 
 
 def _prefix(engine: Engine | None) -> str:
@@ -50,8 +59,10 @@ def _prefix(engine: Engine | None) -> str:
 def _prepare_line(request: ImagesRequest, folder: Path) -> str:
     words = ["python", "-m", "ci", "images", *(entry.version for entry in request.cudas)]
     words += ["--base", request.base, "--prepare", "--context", str(folder)]
+    if request.base == AIRGAPPED:
+        words += ["--suite", request.suite, *(("--with-clang",) if request.with_clang else ())]
     if request.tests:
-        words += ["--test", "--python", ",".join(request.tests), "--paddle", request.paddle]
+        words += ["--python", ",".join(request.tests), "--paddle", request.paddle]
     return shlex.join(words)
 
 

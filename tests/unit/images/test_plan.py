@@ -15,13 +15,15 @@ from ci.cli import build_parser
 from ci.cli.images import _request
 from ci.errors import ConfigError, InfrastructureError
 from ci.executors.model import LABEL, EngineFacts, ImageFacts
-from ci.images import context
+from ci.images import context, dry_run, produce
+from ci.images.airgapped import Base, load_recipe
 from ci.images.bake import bake_text
 from ci.images.bases import GCC_TOOLSET, NEWEST_GCC, base_behind, named_base, own_base, pinned_base
 from ci.images.build import BaseFacts, farm_python, labels_of, make, plan_build, plan_test, state
 from ci.images.dry_run import commands
 from ci.images.pins import load_pins
 from ci.images.produce import planned, verify
+from ci.images.pythons import LeftOut, PythonBuild
 from ci.images.wheelhouse import platforms
 from ci.matrix.load import load
 from ci.registry import MATRIX, REPOSITORY
@@ -123,6 +125,20 @@ def test_the_farm_runs_on_the_first_python_that_it_knows() -> None:
     assert farm_python(("3.10",)) == "3.10"
     with pytest.raises(ConfigError):
         farm_python(("3.8",))
+
+
+@pytest.mark.parametrize(
+    ("ref", "words"),
+    [
+        ("paddlefleet-farm/base:bookworm", "--base airgapped --suite bookworm"),
+        ("paddlefleet-farm/base:trixie-clang", "--base airgapped --suite trixie --with-clang"),
+        ("docker.io/nvidia/cuda:13.0.3-devel-rockylinux8", ""),
+    ],
+)
+def test_an_image_knows_the_command_that_makes_it_again(ref: str, words: str) -> None:
+    command = plan_build("13.0", replace(BASE, ref=ref)).command
+    assert command == f"python -m ci images 13.0 {words}".rstrip()
+    assert request(*command.split()[4:]).cudas[0].version == "13.0"
 
 
 def test_a_test_image_needs_its_python_in_the_base() -> None:
@@ -229,6 +245,25 @@ def test_a_dry_run_of_public_images_is_made_of_whole_commands() -> None:
     ]
     assert all(words[0] == "DOCKER_BUILDKIT=0" for words in builds)
     assert "--network" not in builds[0]
+
+
+def test_a_dry_run_does_not_make_up_what_only_the_base_can_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(produce, "base_plan", own_plan)
+    monkeypatch.setattr(dry_run, "base_plan", own_plan)
+    lines, _ = commands(request("cu130", "--base", "airgapped"), load_pins(), FakeEngine())  # type: ignore[arg-type]
+    assert lines[0].startswith("debootstrap --variant=minbase")
+    assert any("CPython 3.13: this host has none" in line for line in lines)
+    (build,) = [line for line in lines if " build " in line and not line.startswith("#")]
+    assert f"BASE_DIGEST={dry_run.NOT_YET}" in build
+    assert f"DEFINITION={dry_run.NOT_YET}" in build
+
+
+def own_plan(request: Any) -> Base:
+    build = PythonBuild("3.12", "3.12.1", Path("/own"), "digest")
+    recipe = load_recipe(request.suite, with_clang=request.with_clang)
+    return Base(recipe, (build,), (LeftOut("3.13", "this host has none"),))
 
 
 # -- bake ------------------------------------------------------------------------------------------
