@@ -1,8 +1,9 @@
 """A Docker daemon for tests: its own containerd, folders and socket, beside whatever else runs here.
 
-It makes no bridge and touches neither iptables nor IP forwarding, so containers have the host's network
-or none. Nothing is shared with another daemon of the machine: what a test kills, fills or configures
-here is this daemon's alone.
+It has a bridge of its own, since with ``--bridge=none`` dockerd removes ``docker0``, which another daemon
+uses. It touches neither iptables nor IP forwarding, so containers that need a network take the host's.
+Nothing is shared with another daemon of the machine: what a test kills, fills or configures here is this
+daemon's alone.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import shutil
 import signal
 import subprocess
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PROGRAMS = ("docker", "dockerd", "containerd", "containerd-shim-runc-v2", "runc")
+PROGRAMS = ("docker", "dockerd", "containerd", "containerd-shim-runc-v2", "runc", "ip")
 CAP_SYS_ADMIN = 21  # linux/capability.h
 SECONDS_TO_START = 60.0
 SECONDS_TO_END = 20.0
@@ -25,7 +27,6 @@ LONGEST_ROOT = 70
 """Bytes of the root folder's path: a socket's path has at most 107 (``sun_path`` of unix(7))."""
 
 OPTIONS = (
-    "--bridge=none",
     "--iptables=false",
     "--ip-forward=false",
     "--ip-masq=false",
@@ -48,6 +49,10 @@ def missing() -> tuple[str, ...]:
     elif not _may_mount():
         reasons.append("the capability CAP_SYS_ADMIN is missing (an unprivileged container?)")
     return tuple(reasons)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(("ip", *arguments), check=True, capture_output=True)
 
 
 def _may_mount() -> bool:
@@ -102,6 +107,15 @@ class Daemon:
         return self._dockerd.pid
 
     @property
+    def bridge(self) -> str:
+        """The name of its network interface; at most 15 bytes (IFNAMSIZ of Linux's net/if.h)."""
+        return f"farm{zlib.crc32(os.fsencode(self.root)):08x}"
+
+    @property
+    def _has_bridge(self) -> bool:
+        return Path("/sys/class/net", self.bridge).exists()
+
+    @property
     def log(self) -> Path:
         return self.root / "dockerd.log"
 
@@ -126,6 +140,8 @@ class Daemon:
         """``dockerd`` again, with the same folders and the same socket; waits until it answers."""
         self._end_dockerd()
         (self.root / "dockerd.pid").unlink(missing_ok=True)
+        if not self._has_bridge:
+            _ip("link", "add", self.bridge, "type", "bridge")
         if self._containerd is None or self._containerd.poll() is not None:
             self._start_containerd()
         self._dockerd = self._spawn(
@@ -136,6 +152,7 @@ class Daemon:
             "--pidfile", str(self.root / "dockerd.pid"),
             "--containerd", str(self.root / "containerd.sock"),
             "--host", self.url,
+            "--bridge", self.bridge,
             *OPTIONS,
             *self.options,
         )  # fmt: skip
@@ -150,6 +167,8 @@ class Daemon:
         self._end_shims()
         for mount in mounts_below(self.root):
             subprocess.run(("umount", "--lazy", str(mount)), check=False, capture_output=True)
+        if self._has_bridge:
+            _ip("link", "delete", self.bridge)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.root)
 

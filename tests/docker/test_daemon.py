@@ -55,12 +55,34 @@ def test_labels_reach_an_imported_image(docker_host: str, import_tiny: Callable[
     docker(docker_host, "rmi", ref)
 
 
-def test_the_host_is_as_it_was(docker_host: str, tiny_image: str) -> None:
-    """With the host's network a container sees just what the host has: no bridge was made."""
-    here = {path.name for path in Path("/sys/class/net").iterdir()}
-    run = ("run", "--rm", "--network", "host", tiny_image, "ls", "/sys/class/net")
-    assert set(docker(docker_host, *run).split()) == here
-    assert docker(docker_host, "network", "ls", "--format", "{{.Name}}").split() == ["host", "none"]
+def interfaces() -> set[str]:
+    return {
+        path.name for path in Path("/sys/class/net").iterdir() if not path.name.startswith("veth")
+    }
+
+
+def test_the_interfaces_of_the_host_and_of_its_other_daemon_stay(
+    """Such as docker0, that of the daemon of a developer: the real one, or a stand-in of that name."""
+) -> None:
+    """docker0 is what the daemon of a developer's machine has; here a stand-in of that name, or the real one."""
+    own = "docker0" not in interfaces()
+    if own:
+        ip("link", "add", "docker0", "type", "bridge")
+    try:
+        before = interfaces()
+        daemon = start_daemon()
+        assert interfaces() == before | {daemon.bridge}
+        daemon.kill()
+        daemon.restart()
+        daemon.stop()
+        assert interfaces() == before
+    finally:
+        if own:
+            ip("link", "delete", "docker0")
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(("ip", *arguments), check=True)
 
 
 def test_two_daemons_run_beside_each_other(
