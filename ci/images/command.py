@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ci.errors import FarmError, InfrastructureError, ToolchainError
+from ci.executors.engine_errors import DISK_FULL, PULL, engine_error, trouble_of
 from ci.executors.model import EngineFacts
 from ci.proc import Command, Completed, run
 
@@ -15,6 +16,7 @@ Say = Callable[[str], None]
 """Hears what happens, a line at a time."""
 
 _SECONDS = 3 * 3600.0
+_SHOWN_LINES = 12
 # Classic builder and podman: "Step 7/12 : RUN …", "STEP 5/9: RUN …"; BuildKit: "#9 [tools 4/5] RUN …".
 _STEP = re.compile(r"^(?:step (\d+/\d+) ?: (.+)|#\d+ (\[.+?\d+/\d+\]) (.+))$", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -50,19 +52,24 @@ def failure(done: Completed, what: str, log: Path) -> FarmError:
     """
     text = _COLOUR.sub("", log.read_text("utf-8", "replace") if log.exists() else done.output)
     step, said = failing_step(text), own_error(text)
-    at = f" at {step}" if step else ""
+    message = f"{what} failed{f' at {step}' if step else ''}"
+    details = text.splitlines()[1:][-_SHOWN_LINES:]
     if said:
         return ToolchainError(
-            f"{what} failed{at}: {said}",
+            f"{message}: {said}",
             cause="the base lacks something that the farm's images need",
             next_step=f"less {log}",
-            details=done.tail(12),
+            details=details,
         )
+    # A base is fetched where the step is FROM; anywhere else the same words are a program's own.
+    table = PULL if not step or "(FROM " in step else (DISK_FULL,)
+    if trouble_of("\n".join(details), table):
+        return engine_error(message, "\n".join(details), table, Path(done.command.argv[0]).name)
     return InfrastructureError(
-        f"{what} failed{at}",
+        message,
         cause="the engine, its network or its disk; the last lines of its log are above",
         next_step=f"less {log}",
-        details=done.tail(12),
+        details=details,
     )
 
 

@@ -78,6 +78,30 @@ def test_anything_else_is_infrastructure(tmp_path: Path) -> None:
         engine_command((program(tmp_path, PODMAN, 1), "build"), tmp_path / "a.log", "build x")
 
 
+NO_HOST = 'Step 3/36 : FROM ${PYTHONS} AS pythons\nGet "https://reg.example/v2/": no such host\n'
+
+
+def test_a_base_that_cannot_be_fetched_is_told_as_a_pull_that_failed(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="FROM") as caught:
+        engine_command((program(tmp_path, NO_HOST, 1), "build"), tmp_path / "a.log", "build x")
+    assert "cannot look up the registry" in caught.value.cause
+
+
+def test_the_same_words_of_a_program_are_not_the_registry_s(tmp_path: Path) -> None:
+    log = NO_HOST.replace("FROM ${PYTHONS} AS pythons", "RUN true")
+    with pytest.raises(InfrastructureError, match="RUN true") as caught:
+        engine_command((program(tmp_path, log, 1), "build"), tmp_path / "a.log", "build x")
+    assert "registry" not in caught.value.cause
+
+
+def test_a_full_disk_is_told_as_such_at_any_step(tmp_path: Path) -> None:
+    log = "Step 4/36 : COPY a /a\nwrite /a: no space left on device\n"
+    with pytest.raises(InfrastructureError) as caught:
+        engine_command((program(tmp_path, log, 1), "build"), tmp_path / "a.log", "build x")
+    assert "disk" in caught.value.cause
+    assert caught.value.exit_code == 4
+
+
 def test_the_status_decides_not_the_words(tmp_path: Path) -> None:
     assert engine_command((program(tmp_path, CLASSIC, 0), "build"), tmp_path / "a.log", "x").ok
 
