@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ci.environments.lock import committed
-from ci.errors import InfrastructureError
-from ci.executors.model import EngineFacts
 from ci.images.wheelhouse import gather
 from ci.registry import REPOSITORY
 
@@ -22,7 +20,6 @@ SCRIPTS = (
     "install-packages.sh",
 )
 LOCKS = {"build": ("farm", "pythons"), "test": ("farm", "import")}
-NEEDED_BYTES = 6_000_000_000
 
 
 def dockerfile(role: str) -> Path:
@@ -57,27 +54,3 @@ def write_context(
         (folder / "locks" / f"{name}.txt").write_text(text, "utf-8")
     gather(houses, folder / "wheelhouse")
     return folder
-
-
-def check_places(project: Path, facts: EngineFacts) -> None:
-    """Raise :class:`~ci.errors.InfrastructureError` when the engine keeps its data inside the project, or
-    has too little room for an image.
-
-    cibuildwheel copies its working folder into the container; data of the engine in there would copy itself.
-    """
-    root = facts.data_root
-    if root is None or not root.exists():
-        return
-    if root == project or project in root.parents:
-        raise InfrastructureError(
-            f"the engine keeps its data inside the project: {root}",
-            cause="its data root was set to a folder of the checkout",
-            next_step='move it ("data-root" in /etc/docker/daemon.json) and restart the engine',
-        )
-    free = shutil.disk_usage(root).free
-    if free < NEEDED_BYTES:
-        raise InfrastructureError(
-            f"not enough disk space for images: {free / 1e9:.1f} GB are free in {root}",
-            cause=f"an image and its layers need {NEEDED_BYTES / 1e9:.0f} GB while they are made",
-            next_step=f"{facts.name} image prune, or move the engine's data root to a larger disk",
-        )

@@ -14,18 +14,20 @@ from pathlib import Path
 from ci.environments.lock import IMPORT_BASE, Lock, lock_for
 from ci.errors import ConfigError
 from ci.executors.model import Engine, ImageFacts
+from ci.executors.preflight import check_disk, check_places
 from ci.findings import Finding
 from ci.images import airgapped
 from ci.images.bases import ChosenBase, base_behind, named_base, own_base, pinned_base
 from ci.images.build import Built, ImageBuild, make, plan_build, plan_test, prepare
 from ci.images.command import Say
-from ci.images.context import check_places
 from ci.images.pins import Pins
 from ci.images.verify import Layer, absent, judge, look
 from ci.matrix.model import CudaEntry, python_tag
 from ci.registry import REPOSITORY
 
 AIRGAPPED = "airgapped"
+NEEDED_BYTES = 6_000_000_000
+"""An image, its layers and the stages that it is made in, at the engine's."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ def produce(
     """Build every image that is not there as it should be. Raises what the parts raise; the first image
     that fails ends the run, those before it stay.
     """
-    check_places(REPOSITORY, engine.facts)
+    check_places(engine.facts, (REPOSITORY, request.cache_dir))
+    check_disk(engine.facts, NEEDED_BYTES)
     base = None
     if request.base == AIRGAPPED:
         work = request.cache_dir / "images" / "work"

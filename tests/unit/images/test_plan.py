@@ -333,21 +333,19 @@ def test_an_image_that_is_not_there_is_a_finding() -> None:
     assert [item.rule for item in row.findings] == ["image-absent"]
 
 
-def test_the_engine_s_data_must_not_be_inside_the_project(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    with pytest.raises(InfrastructureError, match="inside the project"):
-        context.check_places(tmp_path, engine_facts(data_root=data))
-    context.check_places(tmp_path / "project", engine_facts(data_root=data))
-    context.check_places(tmp_path, engine_facts(data_root=None))
+def test_nothing_is_made_by_an_engine_whose_data_is_inside_the_project() -> None:
+    inside = FakeEngine(facts=engine_facts(data_root=REPOSITORY / "ci"))
+    with pytest.raises(ConfigError, match="lie in each other"):
+        produce.produce(request("cu130", "--base", "airgapped"), load_pins(), inside, print)  # type: ignore[arg-type]
 
 
 def test_a_full_disk_is_told_before_a_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context, "NEEDED_BYTES", 1 << 60)
-    with pytest.raises(InfrastructureError, match="not enough disk space"):
-        context.check_places(tmp_path / "project", engine_facts(data_root=tmp_path))
+    monkeypatch.setattr(produce, "NEEDED_BYTES", 1 << 60)
+    data = FakeEngine(facts=engine_facts(data_root=tmp_path))
+    with pytest.raises(InfrastructureError, match="are needed"):
+        produce.produce(request("cu130", "--base", "airgapped"), load_pins(), data, print)  # type: ignore[arg-type]
 
 
 def test_a_context_holds_scripts_locks_and_wheels_and_nothing_else(tmp_path: Path) -> None:
