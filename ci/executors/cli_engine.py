@@ -54,6 +54,10 @@ _CREATE_SECONDS = 300.0
 _CLEAN_SECONDS = 120.0
 _CLEAN_ATTEMPTS = 20
 _CLEAN_PAUSE = 1.0
+_KILLED = 128 + signal.SIGKILL
+_INIT_STATUS = (1, 126, 127)
+"""Of the first process that cannot start the program: tini says 126 or 127, catatonit 1."""
+
 _NEVER = "0001-01-01T00:00:00Z"
 _SETTLE_ATTEMPTS, _SETTLE_PAUSE = 10, 0.2
 
@@ -105,7 +109,7 @@ class CliEngine:
 
     def image(self, ref: str) -> ImageFacts | None:
         """The image ``ref`` as it is here; ``None`` when it is not here."""
-        done = self._ask("image", "inspect", "--format", "{{json .}}", ref)
+        done = self._ask("image", "inspect", ref)
         if done.ok and (found := first_object(done.output)) is not None:
             return image_facts(ref, found)
         if NO_IMAGE.fits(done.output):
@@ -184,9 +188,7 @@ class CliEngine:
             raise self._error("cannot list containers", done)
         removed = []
         for identifier in done.output.split():
-            found = first_object(
-                self._ask("container", "inspect", "--format", "{{json .}}", identifier).output
-            )
+            found = first_object(self._ask("container", "inspect", identifier).output)
             if found is None:
                 continue
             owner = ((found.get("Config") or {}).get("Labels") or {}).get(f"{LABEL}owner", "")
@@ -242,13 +244,15 @@ class CliEngine:
                 raise self._lost(command, attached.output)
             # The program was told to end, as all are at an interrupt; docker 28 then says status 0.
             return replace(attached, returncode=-signal.SIGTERM)
-        if state.killed_for_memory and state.returncode:
+        # An engine may miss it (podman, when its monitor's report is lost): then SIGKILL tells, under a limit.
+        signs = state.killed_for_memory or (spec.memory is not None and state.returncode == _KILLED)
+        if signs and state.returncode:
             raise _killed_for_memory(command, spec.memory, attached)
         if attached.returncode not in (state.returncode, -signal.SIGTERM) and self._broke(
             attached.output
         ):
             raise self._lost(command, attached.output)
-        if state.returncode in (126, 127) and (line := said_by_init(attached.output)):
+        if state.returncode in _INIT_STATUS and (line := said_by_init(attached.output)):
             raise self._not_started(command, line)
         return replace(attached, returncode=state.returncode)
 
@@ -264,9 +268,9 @@ class CliEngine:
 
     def _state(self, name: str, command: Command, output: str) -> ContainerState:
         for _ in range(_CLEAN_ATTEMPTS):
-            done = self._ask("container", "inspect", "--format", "{{json .State}}", name)
+            done = self._ask("container", "inspect", name)
             found = first_object(done.output) if done.ok else None
-            state = None if found is None else container_state(found)
+            state = None if found is None else container_state(found.get("State") or {})
             if (state and state.removed) or NO_CONTAINER.fits(done.output):
                 raise self._vanished(command)
             if state is not None:
@@ -356,7 +360,9 @@ class CliEngine:
 
 
 def image_facts(ref: str, found: Mapping[str, Any]) -> ImageFacts:
-    """From ``image inspect``; podman writes ids without ``sha256:``."""
+    """From ``image inspect``. Podman writes ids without ``sha256:``, and gives what never was in a registry
+    a digest at ``localhost``.
+    """
     identifier = str(found.get("Id", ""))
     labels = (found.get("Config") or {}).get("Labels") or found.get("Labels") or {}
     return ImageFacts(
@@ -365,7 +371,11 @@ def image_facts(ref: str, found: Mapping[str, Any]) -> ImageFacts:
         architecture=machine_name(str(found.get("Architecture", ""))),
         size=int(found.get("Size") or 0),
         labels={str(key): str(value) for key, value in labels.items()},
-        repo_digests=tuple(map(str, found.get("RepoDigests") or ())),
+        repo_digests=tuple(
+            str(text)
+            for text in found.get("RepoDigests") or ()
+            if not str(text).startswith("localhost/")
+        ),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -177,14 +178,17 @@ def _is_local(endpoint: str) -> bool:
 
 
 def first_object(output: str) -> dict[str, Any] | None:
-    """The first line of ``output`` that is a JSON object; warnings of the program may stand around it."""
-    for line in output.splitlines():
-        if line.startswith("{"):
-            try:
-                found = json.loads(line)
-            except ValueError:
-                continue
-            return found if isinstance(found, dict) else None
+    """The JSON object that starts a line of ``output``, or the first of a list (``inspect`` gives lists).
+
+    Docker writes what a format asks for as one line, podman as many; warnings may stand around it.
+    """
+    for start in re.finditer(r"^[{[]", output, re.MULTILINE):
+        try:
+            found, _ = json.JSONDecoder().raw_decode(output, start.start())
+        except ValueError:
+            continue
+        first = found[0] if isinstance(found, list) and found else found
+        return first if isinstance(first, dict) else None
     return None
 
 

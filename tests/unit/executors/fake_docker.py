@@ -83,6 +83,16 @@ class FakeDocker:
         rule.write_text(json.dumps([pattern, text, status, seconds, times]))
         return self
 
+    def inspected(
+        self, pattern: str, found: Mapping[str, object], times: int | None = None
+    ) -> FakeDocker:
+        """An answer as ``inspect`` gives it: a list, over many lines."""
+        return self.answer(pattern, json.dumps([found], indent=4) + "\n", times=times)
+
+    def state(self, times: int | None = None, **state: object) -> FakeDocker:
+        """The state of a container that ended well, but for ``state``."""
+        return self.inspected("^container inspect", {"State": {**RAN, **state}}, times)
+
     def facts(self, info: Mapping[str, object] = DOCKER_INFO, **changes: object) -> FakeDocker:
         """Answers to what is asked of every engine."""
         self.answer("^info ", {**info, **changes})

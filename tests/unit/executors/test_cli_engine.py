@@ -17,7 +17,7 @@ from ci.executors.container import ContainerExecutor, owner_label
 from ci.executors.engine_facts import docker_facts
 from ci.executors.model import LABEL, ContainerSpec, GpuRequest, Mount
 from ci.proc import Command
-from tests.unit.executors.fake_docker import DOCKER_INFO, NO_DAEMON, RAN, FakeDocker
+from tests.unit.executors.fake_docker import DOCKER_INFO, NO_DAEMON, FakeDocker
 
 SPEC = ContainerSpec("farm:1")
 STEP = Command(("make", "all"), env={}, label="build alpha")
@@ -45,7 +45,7 @@ def engine(fake: FakeDocker, pauses: list[float]) -> CliEngine:
 def ending(fake: FakeDocker, output: str = "", status: int = 0, **state: object) -> FakeDocker:
     """A container that is created, prints ``output`` and ends."""
     fake.answer("^create", "0123\n").answer("^start", output, status)
-    fake.answer("^container inspect", {**RAN, "ExitCode": status, **state})
+    fake.state(**{"ExitCode": status, **state})
     return fake.answer("^stop", VANISHED, 1).answer("^rm", "0123\n")
 
 
@@ -57,7 +57,7 @@ def test_an_image_is_read(engine: CliEngine, fake: FakeDocker) -> None:
         "Id": "sha256:ab", "Architecture": "arm64", "Size": 12345, "RepoDigests": ["x@sha256:cd"],
         "Config": {"Labels": {LABEL + "cuda": "13.0"}},
     }  # fmt: skip
-    fake.answer("^image inspect --format {{json .}} farm:1$", answer)
+    fake.inspected("^image inspect farm:1$", answer)
     image = engine.image("farm:1")
     assert image is not None
     assert (image.ref, image.id, image.architecture, image.size) == (
@@ -70,7 +70,16 @@ def test_an_image_is_read(engine: CliEngine, fake: FakeDocker) -> None:
 
 
 def test_an_image_of_podman_gets_the_same_kind_of_id(engine: CliEngine, fake: FakeDocker) -> None:
-    fake.answer("^image", {"Id": "ab", "Architecture": "amd64", "Size": 1, "Labels": {"a": "b"}})
+    fake.inspected(
+        "^image",
+        {
+            "Id": "ab",
+            "Architecture": "amd64",
+            "Size": 1,
+            "Labels": {"a": "b"},
+            "RepoDigests": ["localhost/x@sha256:cd"],
+        },
+    )
     image = engine.image("x")
     assert image is not None
     assert (image.id, dict(image.labels), image.repo_digests) == ("sha256:ab", {"a": "b"}, ())
@@ -107,7 +116,7 @@ def test_what_may_pass_is_tried_again_after_growing_pauses(
     engine: CliEngine, fake: FakeDocker, pauses: list[float], words: str
 ) -> None:
     fake.answer("^pull", words, 1, times=2).answer("^pull --quiet x$", "x\n")
-    fake.answer("^image", {"Id": "sha256:ab", "Architecture": "amd64"})
+    fake.inspected("^image", {"Id": "sha256:ab", "Architecture": "amd64"})
     assert engine.pull("x").id == "sha256:ab"
     assert pauses == list(PULL_PAUSES[:2])
     assert pauses == sorted(pauses)
@@ -291,6 +300,14 @@ def test_a_command_that_copes_with_a_killed_child_is_well(
     assert engine.run(SPEC, STEP, None).ok
 
 
+def test_sigkill_from_nobody_is_a_sign_of_a_limit_on_memory(
+    engine: CliEngine, fake: FakeDocker
+) -> None:
+    """An engine may miss that the kernel did it."""
+    ending(fake, "Killed\n", 137)
+    assert "for memory" in failing(engine, ContainerSpec("farm:1", memory=2**25)).message
+
+
 def test_status_137_alone_is_the_programs_own(engine: CliEngine, fake: FakeDocker) -> None:
     ending(fake, "", 137)
     assert engine.run(SPEC, STEP, None).returncode == 137
@@ -330,7 +347,7 @@ def test_a_connection_that_broke_while_the_container_runs_on_ends_it(
     fake.answer("^create", "1\n").answer(
         "^start", "error waiting for container: unexpected EOF\n", 1
     )
-    fake.answer("^container inspect", {**RAN, "Running": True})
+    fake.state(Running=True)
     fake.answer("^stop", "1\n").answer("^rm", "1\n")
     assert "went away" in failing(engine).message
     assert fake.said("stop")
@@ -383,7 +400,7 @@ def test_refusals_of_the_engine_are_told_apart(
     [
         ("[FATAL tini (7)] exec make failed: No such file or directory\n", 127, {}),
         ("[FATAL tini (7)] exec make failed: Permission denied\n", 126, {}),
-        ("ERROR (catatonit:2): failed to exec pid1: No such file or directory\n", 127, {}),
+        ("ERROR (catatonit:2): failed to exec pid1: No such file or directory\n", 1, {}),
         ("Error response from daemon: x\n", 1,
          {"StartedAt": "0001-01-01T00:00:00Z", "ExitCode": 127, "Status": "created",
           "Error": 'OCI runtime create failed: exec: "make": executable file not found in $PATH: unknown'}),
@@ -414,9 +431,7 @@ def test_a_limit_on_open_files_that_cannot_be_set_is_lowered(
     fake.answer("^create", "1\n").answer(
         "^start", f"Error response from daemon: {RLIMIT}\n", 1, times=1
     )
-    fake.answer(
-        "^container inspect", {**RAN, "StartedAt": "0001-01-01T00:00:00Z", "Error": RLIMIT}, times=1
-    )
+    fake.state(times=1, StartedAt="0001-01-01T00:00:00Z", Error=RLIMIT)
     ending(fake, "made\n")  # fmt: skip
     assert engine.run(SPEC, STEP, None).output == "made\n"
     first, second = fake.said("create")
@@ -443,7 +458,7 @@ def test_a_gpu_that_the_engine_cannot_give_is_told_by_the_gpus_own_words(
 ) -> None:
     said = 'could not select device driver "" with capabilities: [[gpu]]'
     fake.answer("^create", "1\n").answer("^start", f"Error response from daemon: {said}\n", 1)
-    fake.answer("^container", {**RAN, "StartedAt": "0001-01-01T00:00:00Z", "Error": said})
+    fake.state(StartedAt="0001-01-01T00:00:00Z", Error=said)
     fake.answer("^(rm|stop)", "1\n")
     error = failing(engine, ContainerSpec("farm:1", gpus=GpuRequest(("0",))))
     assert isinstance(error, InfrastructureError)
@@ -489,7 +504,7 @@ def test_a_silent_removal_is_believed_when_the_container_is_gone(
     engine: CliEngine, fake: FakeDocker, pauses: list[float]
 ) -> None:
     """``podman rm --force`` says nothing of a container that is not there."""
-    fake.answer("^container inspect paddle", VANISHED, 1).answer("^rm", "")
+    fake.state(times=1).answer("^container inspect paddle", VANISHED, 1).answer("^rm", "")
     ending(fake)
     assert engine.run(SPEC, STEP, None).ok
     assert (len(fake.said("rm")), pauses) == (1, [])
@@ -500,7 +515,7 @@ def test_an_interrupt_of_all_children_returns_and_removes(
 ) -> None:
     """What the main thread does at Ctrl-C while others wait for their containers."""
     fake.answer("^create", "1\n").answer("^start", "", seconds=60)
-    fake.answer("^container", {**RAN, "Running": True}).answer("^(stop|rm)", "1\n")
+    fake.state(Running=True).answer("^(stop|rm)", "1\n")
     got: list[proc.Completed] = []
     thread = threading.Thread(target=lambda: got.append(engine.run(SPEC, STEP, None)))
     thread.start()
@@ -558,7 +573,7 @@ def test_sweep_removes_what_belongs_to_the_dead_of_this_host(
     fake.answer("^ps", "\n".join(owners) + "\n")
     for identifier, owner in owners.items():
         labels = {"Labels": {LABEL + "owner": owner}}
-        fake.answer(f"inspect.*{identifier}$", {"Name": f"/name-{identifier}", "Config": labels})
+        fake.inspected(f"inspect.*{identifier}$", {"Name": f"/name-{identifier}", "Config": labels})
     fake.answer("^rm", "x\n")
     assert engine.sweep() == ("name-bb", "name-dd")
     assert [call.arguments[-1] for call in fake.said("rm")] == ["bb", "dd"]

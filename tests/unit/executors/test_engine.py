@@ -116,7 +116,8 @@ def test_cdi_devices_of_an_older_docker_are_read_from_its_folders(tmp_path: Path
 
 def test_podman_says_what_it_is(tmp_path: Path) -> None:
     fake = FakeDocker(tmp_path, "podman")
-    fake.answer("^info ", PODMAN_INFO).answer("^version ", {"Client": {"Version": "5.4.1"}})
+    fake.answer("^info ", f"WARN[0000] cgroups\n{json.dumps(PODMAN_INFO, indent=2)}\n")
+    fake.answer("^version ", {"Client": {"Version": "5.4.1"}})
     facts = find_engine("podman", fake.environ).facts
     assert (facts.name, facts.client_version, facts.server_version) == ("podman", "5.4.1", "5.4.0")
     assert (facts.architecture, facts.storage_driver, facts.cgroup_version) == (
