@@ -62,9 +62,9 @@ def interfaces() -> set[str]:
 
 
 def test_the_interfaces_of_the_host_and_of_its_other_daemon_stay(
-    """Such as docker0, that of the daemon of a developer: the real one, or a stand-in of that name."""
+    start_daemon: Callable[..., Daemon],
 ) -> None:
-    """docker0 is what the daemon of a developer's machine has; here a stand-in of that name, or the real one."""
+    """Such as docker0, that of the daemon of a developer: the real one, or a stand-in of that name."""
     own = "docker0" not in interfaces()
     if own:
         ip("link", "add", "docker0", "type", "bridge")
