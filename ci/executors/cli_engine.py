@@ -244,7 +244,7 @@ class CliEngine:
                 raise self._lost(command, attached.output)
             # The program was told to end, as all are at an interrupt; docker 28 then says status 0.
             return replace(attached, returncode=-signal.SIGTERM)
-        # An engine may miss it (podman, when its monitor's report is lost): then SIGKILL tells, under a limit.
+        # An engine may miss it (podman, without its monitor's report): then SIGKILL tells, under a limit.
         signs = state.killed_for_memory or (spec.memory is not None and state.returncode == _KILLED)
         if signs and state.returncode:
             raise _killed_for_memory(command, spec.memory, attached)
