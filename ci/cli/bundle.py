@@ -54,7 +54,8 @@ def _make_options(parser: argparse.ArgumentParser) -> None:
     add("--tier", type=not_empty, help="pr, nightly or release: all cells of that tier")
     add("--libs", type=comma_list, action="extend", help="only these libraries, comma separated")
     add("--compiler", default="auto", help="whose packages to take: auto, nvcc or clang")
-    add("--out", type=Path, required=True, metavar="DIR", help="the bundle's folder")
+    out = "the bundle's folder (default: %(default)s)"
+    add("--out", type=Path, default=Path("dist/bundle"), metavar="DIR", help=out)
     add("--tar", action="store_true", help="also write it as one file, DIR.tar")
     add("--no-images", action="store_true", help="leave the images out")
     add("--no-paddle", action="store_true", help="leave the import suite's packages out")
