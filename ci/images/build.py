@@ -80,9 +80,10 @@ class ImageBuild:
             for name, value in self.arguments.items()
             for word in ("--build-arg", f"{name}={value}")
         ]
+        # --force-rm: the classic builder would leave the container of a step that fails.
         network = ("--network", "none") if self.base.complete else ()
         return (
-            program, "build", *network, "--target", self.role, "--tag", self.ref,
+            program, "build", "--force-rm", *network, "--target", self.role, "--tag", self.ref,
             *options, "--file", str(context / "Dockerfile"), str(context),
         )  # fmt: skip
 

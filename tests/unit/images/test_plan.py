@@ -324,7 +324,7 @@ def test_a_build_whose_image_is_elsewhere_is_an_error(tmp_path: Path) -> None:
         make(plan_build("13.0", BASE), tmp_path, here, tmp_path, lambda text: None)  # type: ignore[arg-type]
     assert "buildx" in caught.value.next_step
     log = (tmp_path / "build-cu130.log").read_text()
-    assert "0 build --network none --target build" in log
+    assert "0 build --force-rm --network none --target build" in log
 
 
 def test_an_image_that_is_not_there_is_a_finding() -> None:
