@@ -243,8 +243,12 @@ def _locks(
         cache = Path(scratch)
         for cell, selection in selections:
             narrator.say(f"{cell.id}: locks of its environments")
-            for name, requirements in _environments(cell, selection, request.with_paddle):
-                wanted[cell.python, lock_for(requirements, cell.python, name, cache)] = None
+            for name, requirements in _environments(cell, selection).items():
+                lock = lock_for(requirements, cell.python, name, cache)
+                if (
+                    name != "import" or request.with_paddle
+                ):  # its lock is asked for without the suite, too
+                    wanted[cell.python, lock] = None
         for path in sorted((cache / "locks").glob("*.txt")):
             texts[f"{ENVIRONMENT_LOCKS}/{path.name}"] = path.read_text("utf-8")
         for python in content.pythons:
@@ -255,14 +259,13 @@ def _locks(
     return _Locks(tuple(wanted), texts)
 
 
-def _environments(
-    cell: Cell, selection: Selection, with_paddle: bool
-) -> list[tuple[str, tuple[str, ...]]]:
+def _environments(cell: Cell, selection: Selection) -> dict[str, tuple[str, ...]]:
+    """The requirements of the cell's environments, by the committed lock that decides them."""
     libraries, target = selection.selected, target_of(cell)
-    found = [("build", build_requirements(libraries, target))]
-    if with_paddle:
-        found.append(("import", import_requirements(libraries, target, cell.paddle.cpu)))
-    return found
+    return {
+        "build": build_requirements(libraries, target),
+        "import": import_requirements(libraries, target, cell.paddle.cpu),
+    }
 
 
 def _wheels(content: _Content, locks: _Locks, narrator: Narrator) -> tuple[WheelFile, ...]:
