@@ -11,9 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ import pytest
 
 from ci.toolchain import find_python
 
-from .daemon import Daemon
+from .conftest import need
+from .daemon import Daemon, missing
+from .gpu_hook import HOOK, RecordingHook
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 USER = 4242
@@ -427,25 +430,66 @@ def test_what_a_killed_farm_left_is_swept_by_the_next_run(farm: Farm, empty_stor
     assert farm.strangers() == []
 
 
-@pytest.fixture
-def own_farm(
-    farm: Farm, start_daemon: Callable[..., Daemon], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Farm, Daemon]:
-    """The same, with an engine that may be killed, which gets the image from the first."""
-    daemon = start_daemon()
-    ref = "paddlefleet-farm/build:cu130"
-    save = subprocess.Popen(("docker", "--host", farm.host, "save", ref), stdout=subprocess.PIPE)
-    subprocess.run(
-        ("docker", "--host", daemon.url, "load"), stdin=save.stdout, check=True, capture_output=True
+@dataclass(frozen=True)
+class SecondEngine:
+    """A farm with an engine that may be killed, which asks ``hook`` for GPUs."""
+
+    farm: Farm
+    daemon: Daemon
+    hook: RecordingHook
+
+
+@pytest.fixture(scope="module")
+def second(farm: Farm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecondEngine]:
+    """The same checkout and cache; the image comes from the first engine."""
+    need(missing())
+    hook = RecordingHook.write(tmp_path_factory.mktemp("hook"))
+    daemon = Daemon.start(Path(tempfile.mkdtemp(prefix="farm-docker-")), path=[hook.folder])
+    try:
+        ref = "paddlefleet-farm/build:cu130"
+        save = subprocess.Popen(
+            ("docker", "--host", farm.host, "save", ref), stdout=subprocess.PIPE
+        )
+        load = ("docker", "--host", daemon.url, "load")
+        subprocess.run(load, stdin=save.stdout, check=True, capture_output=True)
+        assert save.wait() == 0
+        yield SecondEngine(replace(farm, host=daemon.url), daemon, hook)
+    finally:
+        daemon.stop()
+
+
+def test_a_lease_reaches_the_container_and_a_missing_driver_is_no_test_failure(
+    second: SecondEngine, wheels: Ran
+) -> None:
+    wheel, out = wheels.cells[1]["wheel"], str(second.farm.out)
+    done = second.farm.run(
+        "import", wheel, "--executor", "container", "--devices", "0,3", "--json", "--out-dir", out
     )
-    assert save.wait() == 0
-    return replace(farm, host=daemon.url), daemon
+    assert done.returncode == 4, done.stderr[-4000:]
+    (told,) = second.hook.asked()
+    assert told["NVIDIA_VISIBLE_DEVICES"] == "0,3"
+    assert done.error["kind"] == "infrastructure"
+    assert "driver" in done.error["message"] + done.error["cause"]
+    assert done.cells[0]["import_passed"] == 0, "nothing is tested without the GPUs"
+
+
+def test_an_engine_without_gpus_is_told_as_that(farm: Farm, wheels: Ran) -> None:
+    if shutil.which(HOOK):
+        pytest.skip(f"this host has a real {HOOK}")
+    wheel, out = wheels.cells[1]["wheel"], str(farm.out)
+    done = farm.run(
+        "import", wheel, "--executor", "container", "--devices", "0", "--json", "--out-dir", out
+    )
+    assert done.returncode == 4, done.stderr[-4000:]
+    assert done.error["kind"] == "infrastructure"
+    assert "GPU" in done.error["message"]
+    assert done.error["next_step"]
 
 
 def test_docker_is_killed_in_the_middle_of_a_cell_and_the_next_run_succeeds(
-    own_farm: tuple[Farm, Daemon], empty_store: None
+    second: SecondEngine, empty_store: None
 ) -> None:
-    farm, daemon = own_farm
+    farm, daemon = second.farm, second.daemon
     process = start(farm, "--python", "3.13", *FAST)
     wait_for_a_container(farm, process)
     daemon.kill()

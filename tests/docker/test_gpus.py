@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -21,8 +20,8 @@ from tests.unit.executors.fake_nvml import FIRST, SECOND, compile_library
 
 from .conftest import need
 from .daemon import Daemon, missing
+from .gpu_hook import HOOK, RecordingHook
 
-HOOK = "nvidia-container-runtime-hook"
 LEASE = GpuRequest(("0", "3"))
 DRIVER = "/driver"
 
@@ -33,7 +32,7 @@ class Engine:
 
     host: str
     image: str
-    calls: Path = Path()
+    hook: RecordingHook | None = None
 
     def run(
         self, *options: str, program: tuple[str, ...] = ("true",)
@@ -64,8 +63,7 @@ class Engine:
 
     def asked_of_the_hook(self) -> list[dict[str, str]]:
         """The variables of each container that the hook was called for."""
-        lines = self.calls.read_text("utf-8").splitlines() if self.calls.exists() else []
-        return [dict(entry.split("=", 1) for entry in json.loads(line)) for line in lines]
+        return self.hook.asked() if self.hook is not None else []
 
 
 def lease(request: GpuRequest = LEASE) -> tuple[str, ...]:
@@ -84,21 +82,10 @@ def hooked(
 ) -> Iterator[Engine]:
     """A daemon whose PATH begins with a hook that keeps what it is told and brings nothing in."""
     need(missing())
-    folder = tmp_path_factory.mktemp("hook")
-    hook, calls = folder / HOOK, folder / "calls"
-    hook.write_text(
-        f"#!{sys.executable}\n"
-        "import json, pathlib, sys\n"
-        "assert sys.argv[1:] == ['prestart'], sys.argv\n"
-        "bundle = pathlib.Path(json.load(sys.stdin)['bundle'])\n"
-        "config = json.loads((bundle / 'config.json').read_text('utf-8'))\n"
-        f"with open({str(calls)!r}, 'a', encoding='utf-8') as sink:\n"
-        "    print(json.dumps(config['process']['env']), file=sink)\n"
-    )
-    hook.chmod(0o755)
-    daemon = Daemon.start(Path(tempfile.mkdtemp(prefix="farm-docker-")), path=[folder])
+    hook = RecordingHook.write(tmp_path_factory.mktemp("hook"))
+    daemon = Daemon.start(Path(tempfile.mkdtemp(prefix="farm-docker-")), path=[hook.folder])
     try:
-        yield Engine(daemon.url, import_tiny(daemon.url), calls)
+        yield Engine(daemon.url, import_tiny(daemon.url), hook)
     finally:
         daemon.stop()
 
