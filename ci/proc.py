@@ -169,7 +169,9 @@ def run_attached(command: Command) -> int:
     except OSError as error:
         raise _cannot_start(command, error) from error
     while process.poll() is None:
-        with contextlib.suppress(KeyboardInterrupt):  # the terminal told the command too; it decides
+        with contextlib.suppress(
+            KeyboardInterrupt
+        ):  # the terminal told the command too; it decides
             process.wait()
     return process.returncode
 
