@@ -169,9 +169,8 @@ def run_attached(command: Command) -> int:
     except OSError as error:
         raise _cannot_start(command, error) from error
     while process.poll() is None:
-        with contextlib.suppress(
-            KeyboardInterrupt
-        ):  # the terminal told the command too; it decides
+        # Ctrl-C: the terminal told the command too, and it decides.
+        with contextlib.suppress(KeyboardInterrupt):
             process.wait()
     return process.returncode
 

@@ -23,6 +23,7 @@ from ci.cli.shell import shell_verb
 from ci.cli.show import libraries_verb, matrix_verb, submodules_verb, toolchain_verb
 from ci.cli.stage import stage_verb
 from ci.cli.wheels import import_verb, wheel_verb
+from ci.errors import ConfigError
 from ci.report.console import make_console
 
 __all__ = ["build_parser", "default_cache_dir", "run_verb"]
@@ -56,8 +57,25 @@ def build_parser() -> Parser:
 
 
 def run_verb(argv: Sequence[str]) -> int:
-    """Parse ``argv`` and run its verb. Returns the exit code; raises :class:`~ci.errors.FarmError`."""
-    arguments = build_parser().parse_args(argv)
+    """Parse ``argv`` and run its verb. Returns the exit code; raises :class:`~ci.errors.FarmError`.
+
+    What follows ``--`` is no option of the farm: the verb finds it as ``command``.
+    """
+    own, command = _split(argv)
+    arguments = build_parser().parse_args(own, argparse.Namespace(command=command))
+    if command and not getattr(arguments, "takes_command", False):
+        raise ConfigError(
+            f"{arguments.verb} takes no command after --",
+            cause="only shell runs one",
+            next_step=f"python -m ci {arguments.verb} --help",
+        )
     chosen: Callable[[argparse.Namespace, Console], int] = arguments.run
     sys.stdout.flush()
     return chosen(arguments, make_console())
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    if "--" not in argv:
+        return list(argv), ()
+    index = list(argv).index("--")
+    return list(argv[:index]), tuple(argv[index + 1 :])

@@ -17,15 +17,12 @@ from ci.cli.options import (
 
 def shell_verb(parser: argparse.ArgumentParser) -> None:
     """The options of ``shell``."""
-    parser.add_argument("cell", help="a cell's id, such as cu130-cp312")
-    parser.add_argument(
-        "argv", nargs="*", metavar="COMMAND", help="after --: a command, not a shell"
-    )
+    parser.add_argument("cell", help="a cell's id, such as cu130-cp312; after --: a command to run")
     cache_option(parser)
     set_options(parser)
     executor_options(parser)
     parser.add_argument("--compiler", default="auto", help="auto, nvcc or clang")
-    parser.set_defaults(run=_run_shell)
+    parser.set_defaults(run=_run_shell, takes_command=True)
 
 
 def _run_shell(arguments: argparse.Namespace, _console: Console) -> int:
@@ -41,6 +38,6 @@ def _run_shell(arguments: argparse.Namespace, _console: Console) -> int:
         cache_dir=arguments.cache_dir.absolute(),
         verb="shell",
     )
-    request = ShellRequest(arguments.cell, wheel, tuple(arguments.argv))
+    request = ShellRequest(arguments.cell, wheel, arguments.command)
     with narrator() as told:
         return open_shell(request, told)

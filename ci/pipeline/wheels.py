@@ -37,10 +37,10 @@ def build_wheels(request: WheelRequest, narrator: Narrator) -> RunReport:
     """
     started = time.monotonic()
     plans = plan_cells(request)
-    _check_folders(request)
     _check_engine(plans[0].place, request)
     check_toolchains(plans)
     check_submodules(_without_override(plans))
+    _check_folders(request)
     cells = tuple(_cell(plan, narrator) for plan in plans)
     return RunReport(request.verb, cells, time.monotonic() - started, next_command(cells))
 

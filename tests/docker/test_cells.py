@@ -211,7 +211,13 @@ def test_the_artifacts_are_those_of_the_host_executor_byte_for_byte(
     """With a store of its own, so that nothing is taken over. The compilers are the same packages; gcc is the
     host's here and the image's there, so that must be the same too."""
     inside = farm.docker(
-        "run", "--rm", "paddlefleet-farm/build:cu130", "g++", "-dumpfullversion"
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "paddlefleet-farm/build:cu130",
+        "g++",
+        "-dumpfullversion",
     ).strip()
     here = subprocess.run(("g++", "-dumpfullversion"), capture_output=True, text=True, check=True)
     if here.stdout.strip() != inside:
