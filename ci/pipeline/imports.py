@@ -9,7 +9,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from ci.executors.engine import find_engine
 from ci.executors.model import ContainerOptions
 from ci.matrix.load import load
 from ci.pipeline.container_suite import ContainerSuite
+from ci.pipeline.reproduce import import_command
 from ci.pipeline.rows import next_command
 from ci.registry import MATRIX
 from ci.report.model import CellReport, LibraryRow, RunReport
@@ -79,9 +80,14 @@ def _import_cell(
 ) -> CellReport:
     if isinstance(place, ContainerPlace):
         suite = ContainerSuite(place, request.cache_dir, request.out_dir)
-        return suite.import_wheel(wheel.resolve(), manifest, narrator)
-    executor = place.executor
-    return _import_here(wheel, manifest, executor, request.cache_dir, request.out_dir, narrator)
+        report = suite.import_wheel(wheel.resolve(), manifest, narrator)
+    else:
+        report = _import_here(
+            wheel, manifest, place.executor, request.cache_dir, request.out_dir, narrator
+        )
+    if report.ok:
+        return report
+    return replace(report, reproduce=import_command(wheel, place.name, request.container))
 
 
 def scratch_folder(cache_dir: Path, name: str) -> Path:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from ci.executors.model import ContainerOptions
 from ci.pipeline.plan import CellPlan, WheelRequest
+
+
+_CREDENTIALS = re.compile(r"(://)[^/@\s]*@")
+"""A user, or a user and a password, in an address: git asks its own helpers for them."""
 
 
 def wheel_command(plan: CellPlan, libraries: Sequence[str] = ()) -> str:
@@ -34,9 +40,18 @@ def _library_options(request: WheelRequest, libraries: Sequence[str]) -> Iterato
         yield from ("--libs", ",".join(wanted))
     for source in request.sources:
         if not libraries or source.partition("=")[0] in libraries:
-            yield from ("--source", source)
+            yield from ("--source", _CREDENTIALS.sub(r"\1", source))
     for path in request.declarations:
         yield from ("--declare", str(path))
+
+
+def import_command(wheel: Path, executor: str, options: ContainerOptions) -> str:
+    """The command for the import suite of one wheel alone."""
+    argv = ["python", "-m", "ci", "import", str(wheel), "--executor", executor]
+    argv += _container_options(options)
+    if options.devices:
+        argv += ["--devices", ",".join(options.devices)]
+    return shlex.join(argv)
 
 
 def _container_options(options: ContainerOptions) -> Iterator[str]:

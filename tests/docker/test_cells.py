@@ -477,6 +477,8 @@ def test_a_lease_reaches_the_container_and_a_missing_driver_is_no_test_failure(
     assert done.error["kind"] == "infrastructure"
     assert "driver" in done.error["message"] + done.error["cause"]
     assert done.cells[0]["import_passed"] == 0, "nothing is tested without the GPUs"
+    wanted = f"python -m ci import {wheel} --executor container --devices 0,3"
+    assert done.cells[0]["reproduce"] == wanted
 
 
 def test_an_engine_without_gpus_is_told_as_that(farm: Farm, wheels: Ran) -> None:
