@@ -10,7 +10,6 @@ from pathlib import Path
 from ci.executors.model import ContainerOptions
 from ci.pipeline.plan import CellPlan, WheelRequest
 
-
 _CREDENTIALS = re.compile(r"(://)[^/@\s]*@")
 """A user, or a user and a password, in an address: git asks its own helpers for them."""
 
