@@ -144,7 +144,8 @@ def build_image(
         raise ToolchainError(
             f"there is no image {ref}",
             cause="it was not built on this engine yet",
-            next_step=f"nox -s images -- cu{cuda.replace('.', '')}",
+            next_step=f"nox -s images -- cu{cuda.replace('.', '')} (with --base airgapped where no registry "
+            "can be reached)",
         )
     _check_fits(image, cuda, engine, roles)
     return image

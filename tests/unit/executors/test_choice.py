@@ -110,7 +110,7 @@ def test_only_a_named_image_is_pulled() -> None:
     with pytest.raises(ToolchainError, match="there is no image") as refused:
         place("container", bare)
     assert bare.pulled == []
-    assert refused.value.next_step == "nox -s images -- cu130"
+    assert refused.value.next_step.startswith("nox -s images -- cu130 (with --base airgapped")
 
 
 def test_a_record_names_the_digest_of_the_registry_before_the_id() -> None:
