@@ -21,8 +21,6 @@ from typing import Any
 
 import pytest
 
-from ci.toolchain import find_python
-
 from .conftest import need
 from .daemon import Daemon, missing
 from .gpu_hook import HOOK, RecordingHook
@@ -206,7 +204,7 @@ def test_no_container_and_no_volume_is_left(farm: Farm, wheels: Ran) -> None:
 
 
 def test_the_artifacts_are_those_of_the_host_executor_byte_for_byte(
-    farm: Farm, wheels: Ran
+    farm: Farm, wheels: Ran, tmp_path: Path
 ) -> None:
     """With a store of its own, so that nothing is taken over. The compilers are the same packages; gcc is the
     host's here and the image's there, so that must be the same too."""
@@ -222,18 +220,7 @@ def test_the_artifacts_are_those_of_the_host_executor_byte_for_byte(
     here = subprocess.run(("g++", "-dumpfullversion"), capture_output=True, text=True, check=True)
     if here.stdout.strip() != inside:
         pytest.skip(f"g++ is {here.stdout.strip()} on the host and {inside} in the image")
-    shutil.rmtree(farm.home / "cache" / "store")
-    shutil.rmtree(farm.home / "cache" / "environments")
-    out = farm.home / "host"
-    env = {
-        "PATH": "/usr/bin:/bin",
-        "PADDLEFLEET_FARM_CUDA_ROOTS": "",
-    }  # nvcc of packages, as inside
-    env["PATH"] = os.pathsep.join((*python_folders(), env["PATH"]))
-    done = replace(farm, env=env).run(
-        "wheel", "--cuda", "13.0", "--set", "templates", "--python", "3.13", "--executor", "host",
-        "--no-import", "--json", "--out-dir", str(out),
-    )  # fmt: skip
+    done = wheel_on_the_host(farm, tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]
     assert {row["status"] for row in done.cells[0]["libraries"]} == {"built"}
     host, container = (
@@ -245,10 +232,27 @@ def test_the_artifacts_are_those_of_the_host_executor_byte_for_byte(
     assert sum(name.endswith(".so") for name in host) == 2
 
 
-def python_folders() -> list[str]:
-    """Where the tests' own environment finds Python 3.13; the user's home has none."""
-    found = find_python("3.13").found
-    return [str(found.path.parent)] if found else []
+def wheel_on_the_host(farm: Farm, scratch: Path) -> Ran:
+    """The same checkout, as the user of the tests, who has the Pythons; nvcc of packages, as inside."""
+    env = farm.environment | {
+        "HOME": str(Path.home()),
+        "PATH": "/usr/bin:/bin",
+        "PADDLEFLEET_FARM_CUDA_ROOTS": "",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "safe.directory",
+        "GIT_CONFIG_VALUE_0": "*",
+    }
+    argv = (
+        sys.executable, "-m", "ci", "wheel", "--cuda", "13.0", "--set", "templates", "--python", "3.13",
+        "--executor", "host", "--no-import", "--json", "--out-dir", str(scratch / "dist"),
+        "--cache-dir", str(scratch / "cache"),
+    )  # fmt: skip
+    done = subprocess.run(
+        argv, cwd=farm.checkout, env=env, capture_output=True, text=True, check=False
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 def test_the_suite_of_a_wheel_that_is_there_runs_in_a_container(farm: Farm, wheels: Ran) -> None:
