@@ -13,6 +13,8 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -279,3 +281,19 @@ def mounts_below(root: Path) -> tuple[Path, ...]:
         if root in point.parents:
             points.append(point)
     return tuple(reversed(points))
+
+
+def main() -> int:
+    """As a program: 0 when a daemon starts here and answers, else 1 with the reasons."""
+    reasons = missing()
+    if not reasons:
+        try:
+            Daemon.start(Path(tempfile.mkdtemp(prefix="farm-docker-"))).stop()
+        except (DaemonError, OSError, subprocess.CalledProcessError) as error:
+            reasons = (str(error),)
+    print("containers can be tested here" if not reasons else "\n".join(reasons))
+    return 1 if reasons else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
