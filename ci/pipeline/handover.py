@@ -58,14 +58,20 @@ class StageOrder:
 def order_of(
     plan: CellPlan, work: Path, logs: Path, sources: Mapping[str, ResolvedSource], jobs: int
 ) -> StageOrder:
-    """The order of a cell. Sources were fetched outside, with the user's credentials."""
+    """The order of a cell. Sources were fetched outside, with the user's credentials: inside only their kind
+    counts, so neither a user nor a password of an address, nor sources of other cells, are in the order.
+    """
     cell = plan.cell
+    selected = {library.name for library in plan.selection.selected}
+    overrides = [item for name, item in plan.overrides.items() if name in selected]
     request = replace(
         plan.request,
         cuda=(cell.cuda,),
         python=(cell.python,),
         capability_set=(cell.capability_set,) if cell.capability_set else (),
         tier="",
+        sources=tuple(f"{item.library}={item.public_origin}" for item in overrides),
+        declarations=tuple(path.absolute() for path in plan.request.declarations),
         executor="host",
         container=ContainerOptions(),
         jobs=jobs,
@@ -112,7 +118,9 @@ def read_state(plan: CellPlan, order: StageOrder) -> tuple[CellState, Mapping[st
         if document["state"]:
             raise ValueError(f"unknown fields: {', '.join(document['state'])}")
         return CellState(plan, **values), document["error"]
-    except (OSError, ValueError, KeyError, TypeError, cattrs.BaseValidationError) as error:
+    except (
+        OSError, ValueError, LookupError, TypeError, AttributeError, cattrs.BaseValidationError,
+    ) as error:  # fmt: skip
         raise InfrastructureError(
             f"the farm in the container of {order.cell} left no result",
             cause=f"it was ended before its end, or cannot write {order.state}: {error}",

@@ -40,10 +40,11 @@ def obtain_libraries(state: CellState, work: Path, logs: Path, narrator: Narrato
     :class:`~ci.errors.LibraryBuildError` when a library does not build.
     """
     plan = state.plan
-    with state.stage("sources"):
-        state.sources = resolve_sources(
-            plan.selection.selected, plan.overrides, plan.request.cache_dir, narrator.say
-        )
+    if not state.sources:  # in a container they come from outside
+        with state.stage("sources"):
+            state.sources = resolve_sources(
+                plan.selection.selected, plan.overrides, plan.request.cache_dir, narrator.say
+            )
     with state.stage("toolchain"):
         state.toolchain = obtain_toolchain(plan, narrator)
     with state.stage("environment"):

@@ -30,6 +30,7 @@ from ci.pipeline.handover import (
 )
 from ci.pipeline.plan import WheelRequest
 from ci.pipeline.state import CellState, RepairedWheel
+from ci.sources.override import Override
 from ci.sources.resolve import ResolvedSource
 from ci.testing.import_suite import ImportResult, LibraryState, TestFailure
 from ci.toolchain import Toolchain
@@ -64,6 +65,10 @@ def plan(tmp_path: Path, make_library: Callable[..., Any]) -> Any:
     return SimpleNamespace(
         cell=cell,
         selection=selection,
+        overrides={
+            "alpha": Override("alpha", "git", "https://me:secret@example.org/a.git", "v1"),
+            "other": Override("other", "pypi", "other", "1.0"),
+        },
         request=request(
             tmp_path,
             tier="release",
@@ -123,6 +128,8 @@ def test_an_order_plans_one_cell_on_the_host_executor_there(order: StageOrder) -
     assert (inner.executor, inner.tier, inner.jobs) == ("host", "", 2)
     assert inner.container == ContainerOptions()
     assert inner.libs == ("alpha",)
+    assert inner.sources == ("alpha=git:https://example.org/a.git@v1",), "of this cell, no password"
+    assert "secret" not in order.path.read_text()
     assert (order.request.cache_dir / "home").is_dir()
 
 
@@ -142,13 +149,22 @@ def test_a_state_comes_through_as_it_was(plan: Any, order: StageOrder, tmp_path:
         lambda document: "{",
         lambda document: "[]",
         lambda document: json.dumps({"state": {}}),
+        lambda document: json.dumps({"state": "text", "error": None}),
         lambda document: json.dumps(document | {"state": document["state"] | {"plan": {}}}),
         lambda document: json.dumps(document | {"state": document["state"] | {"gates": 3}}),
         lambda document: json.dumps(
             document | {"state": document["state"] | {"results": [{"library": "stranger"}]}}
         ),
     ],
-    ids=["no JSON", "a list", "no error", "a field that is not handed over", "a type", "a library"],
+    ids=[
+        "no JSON",
+        "a list",
+        "no error",
+        "a text",
+        "a field that is not handed over",
+        "a type",
+        "a library",
+    ],
 )
 def test_a_state_of_another_shape_is_refused(
     spoil: Callable[[dict[str, Any]], str], plan: Any, order: StageOrder, tmp_path: Path
