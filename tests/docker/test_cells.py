@@ -283,6 +283,34 @@ def test_a_cell_without_compiled_code_gets_its_wheel_too(farm: Farm) -> None:
     assert (cell["import_failed"], cell["import_passed"] > 5) == (0, True)
 
 
+def test_a_wheel_whose_suite_is_red_is_kept_apart_and_told_as_on_the_host(farm: Farm) -> None:
+    """Built from a folder outside the checkout, whose library fails when it is imported."""
+    folder = farm.home / "red"
+    shutil.copytree(farm.checkout / "packages" / "templates" / "header_only", folder)
+    with (folder / "src" / "expert_placement" / "__init__.py").open("a") as sink:
+        sink.write("raise RuntimeError('broken on purpose')\n")
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, USER, USER)
+    done = farm.wheel(
+        "--python",
+        "3.13",
+        "--libs",
+        "expert-placement",
+        "--source",
+        f"expert-placement=path:{folder}",
+    )
+    assert done.returncode == 1, done.stderr[-4000:]
+    (cell,) = done.cells
+    assert cell["error"]["kind"] == "test suite"
+    assert "broken on purpose" in cell["error"]["cause"]
+    wheel = Path(cell["wheel"])
+    assert wheel.parent == farm.out / "red"
+    assert wheel.is_file()
+    assert cell["import_failed"] > 0
+    assert farm.strangers() == []
+    assert farm.containers == []
+
+
 def test_a_command_runs_in_a_cells_environment(farm: Farm) -> None:
     done = farm.run(
         "shell", "cu130-cp312", "--set", "templates", "--executor", "container", "--network", "host", "--",
