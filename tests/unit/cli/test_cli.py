@@ -106,7 +106,9 @@ BAD: dict[str, tuple[list[str], int, Sequence[str]]] = {
     ),
     "an executor that is not here": (
         ["--cuda", "13.0", "--libs", "ep-exchange", "--executor", "container"],
-        4 if any(map(shutil.which, ("docker", "podman"))) else 3,  # an engine that is silent, or none
+        4
+        if any(map(shutil.which, ("docker", "podman")))
+        else 3,  # an engine that is silent, or none
         ["docker", "next: "],
     ),
     "a source of no form": (
