@@ -33,17 +33,15 @@ from types import MappingProxyType
 
 from ci.errors import ConfigError, FarmError, InfrastructureError, ToolchainError
 from ci.executors.cli_engine import ContainerState, container_state
-from ci.executors.create_options import create_invocation
+from ci.executors.create_options import CLIENT_SETTINGS, create_invocation
 from ci.executors.engine_errors import CREATE, GONE, LOST, NO_CONTAINER, engine_error
 from ci.executors.engine_facts import ask, first_object
 from ci.executors.model import LABEL, ContainerSpec, EngineFacts
 from ci.proc import Command, Completed, run, scrubbed
 
 _KEPT = (
-    "ALL_PROXY", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINER_CONNECTION", "CONTAINER_HOST",
-    "DBUS_SESSION_BUS_ADDRESS", "DOCKER_API_VERSION", "DOCKER_CERT_PATH", "DOCKER_CONFIG", "DOCKER_CONTEXT",
-    "DOCKER_HOST", "DOCKER_TLS", "DOCKER_TLS_VERIFY", "HOME", "HTTPS_PROXY", "HTTP_PROXY", "LOGNAME",
-    "NO_PROXY", "SSH_AUTH_SOCK", "TMPDIR", "USER", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
+    *CLIENT_SETTINGS, "ALL_PROXY", "DBUS_SESSION_BUS_ADDRESS", "HTTPS_PROXY", "HTTP_PROXY", "LOGNAME",
+    "NO_PROXY", "SSH_AUTH_SOCK", "USER",
 )  # fmt: skip
 """What the engine's program may need of the caller's environment; no other variable gets through."""
 

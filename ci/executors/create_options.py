@@ -11,29 +11,14 @@ from ci.executors.gpus import gpu_arguments
 from ci.executors.model import ContainerSpec, EngineFacts, Mount
 from ci.proc import Command
 
-_CLIENT_READS = frozenset(
-    {
-        "CONTAINERS_CONF",
-        "CONTAINERS_STORAGE_CONF",
-        "CONTAINER_CONNECTION",
-        "CONTAINER_HOST",
-        "DOCKER_API_VERSION",
-        "DOCKER_CERT_PATH",
-        "DOCKER_CONFIG",
-        "DOCKER_CONTEXT",
-        "DOCKER_HOST",
-        "DOCKER_TLS",
-        "DOCKER_TLS_VERIFY",
-        "HOME",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "PATH",
-        "TMPDIR",
-        "XDG_CONFIG_HOME",
-        "XDG_DATA_HOME",
-        "XDG_RUNTIME_DIR",
-    }
-)
+CLIENT_SETTINGS = (
+    "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINER_CONNECTION", "CONTAINER_HOST",
+    "DOCKER_API_VERSION", "DOCKER_CERT_PATH", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_HOST", "DOCKER_TLS",
+    "DOCKER_TLS_VERIFY", "HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
+)  # fmt: skip
+"""Variables by which the engine's program finds its engine and its own files."""
+
+_CLIENT_READS = frozenset({*CLIENT_SETTINGS, "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH"})
 """What the engine's program itself goes by, so that it cannot have the container's values. No secrets."""
 
 
