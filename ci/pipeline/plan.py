@@ -226,19 +226,24 @@ def compiler_offer(plan: CellPlan) -> Mapping[str, object]:
     return offer
 
 
+def compiler_offers(plans: Sequence[CellPlan]) -> dict[str, Mapping[str, object]]:
+    """:func:`compiler_offer` for each CUDA with something to compile; the Pythons of one CUDA share it."""
+    one_each = {plan.cell.cuda: plan for plan in plans if plan.needs_compiler}
+    return {cuda: compiler_offer(plan) for cuda, plan in one_each.items()}
+
+
 def check_toolchains(plans: Sequence[CellPlan]) -> None:
     """Raise :class:`~ci.errors.ToolchainError` before anything runs when a cell has no compiler."""
-    refused: dict[str, Mapping[str, object]] = {}
-    for plan in plans:
-        if plan.needs_compiler and plan.cell.cuda not in refused:
-            offer = compiler_offer(plan)
-            error = offer.get("error")
-            if not offer["usable"] and isinstance(error, Mapping):
-                refused[plan.cell.cuda] = error
+    offers = compiler_offers(plans).values()
+    refused = [
+        error
+        for offer in offers
+        if not offer["usable"] and isinstance(error := offer.get("error"), Mapping)
+    ]
     if not refused:
         return
-    first = next(iter(refused.values()))
-    others = [str(error["message"]) for error in list(refused.values())[1:]]
+    first = refused[0]
+    others = [str(error["message"]) for error in refused[1:]]
     details = first["details"]
     raise ToolchainError(
         str(first["message"]),

@@ -10,7 +10,7 @@ from ci.errors import (
 )
 from ci.matrix.model import Cell
 from ci.pipeline.container_cells import planned_commands
-from ci.pipeline.plan import CellPlan, WheelRequest, compiler_offer, plan_cells
+from ci.pipeline.plan import CellPlan, WheelRequest, compiler_offers, plan_cells
 from ci.pipeline.reproduce import wheel_command
 from ci.pipeline.state import CellState, RepairedWheel
 from ci.registry import (
@@ -27,12 +27,14 @@ from ci.toolchain import Toolchain
 def planned_report(request: WheelRequest) -> RunReport:
     """What a run would do (``--dry-run``): nothing is fetched, built or written."""
     started = time.monotonic()
-    cells = tuple(_planned_cell(plan) for plan in plan_cells(request))
+    plans = plan_cells(request)
+    offers = compiler_offers(plans)
+    cells = tuple(_planned_cell(plan, offers) for plan in plans)
     return RunReport(f"{request.verb} --dry-run", cells, time.monotonic() - started, "")
 
 
-def _planned_cell(plan: CellPlan) -> CellReport:
-    offer = compiler_offer(plan) if plan.needs_compiler else None
+def _planned_cell(plan: CellPlan, offers: Mapping[str, Mapping[str, object]]) -> CellReport:
+    offer = offers[plan.cell.cuda] if plan.needs_compiler else None
     rows = [_planned_row(plan, library) for library in plan.selection.selected]
     problems = build_utils.submodule_problems(
         [library for library in plan.selection.selected if library.name not in plan.overrides]

@@ -6,12 +6,15 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ci.errors import InfrastructureError
 from ci.executors.choice import ContainerPlace
 from ci.executors.model import LABEL, ContainerOptions, ContainerSpec
+from ci.pipeline import plan as plan_module
 from ci.pipeline.inside import farm_spec, limited_jobs, offer_of_image
 from ci.proc import Command
 from ci.registry import REPOSITORY
@@ -130,3 +133,22 @@ def test_looking_for_compilers_mounts_no_folder_that_is_not_there() -> None:
     assert Path("/nowhere") not in {mount.source for mount in spec.mounts}
     assert isinstance(command, Command)
     assert "toolchain" in command.argv
+
+
+def test_the_pythons_of_a_cuda_share_one_look_for_compilers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def offer_of(plan: Any) -> dict[str, object]:
+        asked.append(plan.cell.cuda)
+        return {"cuda": plan.cell.cuda, "usable": True}
+
+    def cell(cuda: str, *, compiled: bool = True) -> Any:
+        return SimpleNamespace(cell=SimpleNamespace(cuda=cuda), needs_compiler=compiled)
+
+    monkeypatch.setattr(plan_module, "compiler_offer", offer_of)
+    plans = [cell("13.0"), cell("13.0"), cell("12.9"), cell("13.0"), cell("12.6", compiled=False)]
+    assert list(plan_module.compiler_offers(plans)) == ["13.0", "12.9"]
+    plan_module.check_toolchains(plans)
+    assert asked == ["13.0", "12.9", "13.0", "12.9"], "once for each of the two calls"
