@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ci.executors.model import ContainerOptions
-from ci.pipeline.plan import CellPlan, WheelRequest
-
-_CREDENTIALS = re.compile(r"(://)[^/@\s]*@")
-"""A user, or a user and a password, in an address: git asks its own helpers for them."""
+from ci.pipeline.plan import CellPlan
 
 
 def wheel_command(plan: CellPlan, libraries: Sequence[str] = ()) -> str:
@@ -22,7 +18,7 @@ def wheel_command(plan: CellPlan, libraries: Sequence[str] = ()) -> str:
         argv += ["--capability-set", cell.capability_set]
     if request.capabilities:
         argv += ["--capability", request.capabilities]
-    argv += _library_options(request, libraries)
+    argv += _library_options(plan, libraries)
     if request.compiler != "auto":
         argv += ["--compiler", request.compiler]
     argv += ["--executor", plan.place.name, *_container_options(request.container)]
@@ -31,15 +27,16 @@ def wheel_command(plan: CellPlan, libraries: Sequence[str] = ()) -> str:
     return shlex.join(argv)
 
 
-def _library_options(request: WheelRequest, libraries: Sequence[str]) -> Iterator[str]:
+def _library_options(plan: CellPlan, libraries: Sequence[str]) -> Iterator[str]:
+    request = plan.request
     if request.library_set != "fleet":
         yield from ("--set", request.library_set)
     wanted = libraries or request.libs
     if wanted is not None:
         yield from ("--libs", ",".join(wanted))
-    for source in request.sources:
-        if not libraries or source.partition("=")[0] in libraries:
-            yield from ("--source", _CREDENTIALS.sub(r"\1", source))
+    for name, override in plan.overrides.items():
+        if not libraries or name in libraries:
+            yield from ("--source", override.option)
     for path in request.declarations:
         yield from ("--declare", str(path))
 

@@ -42,13 +42,27 @@ class Override:
         return self._written(self.public_place)
 
     @property
+    def option(self) -> str:
+        """What ``--source`` takes for it, without the user or the password of an address."""
+        place = self._address_without_user if self._is_address else self.place
+        return f"{self.library}={self._written(place)}"
+
+    @property
+    def _is_address(self) -> bool:
+        return self.kind == "git" and "://" in self.place and not self.place.startswith("file:")
+
+    @property
+    def _address_without_user(self) -> str:
+        scheme, rest = self.place.split("://", 1)
+        authority, slash, path = rest.partition("/")
+        return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+
+    @property
     def public_place(self) -> str:
         """The place without a folder of this machine, a user or a password."""
         place = self.place
-        if self.kind == "git" and "://" in place and not place.startswith("file:"):
-            scheme, rest = place.split("://", 1)
-            authority, slash, path = rest.partition("/")
-            return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+        if self._is_address:
+            return self._address_without_user
         if self.kind != "pypi" and not re.match(r"[\w.-]+@[\w.-]+:", place):
             return PurePosixPath(place).name
         return place

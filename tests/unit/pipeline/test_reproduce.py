@@ -14,6 +14,7 @@ from ci.cli.wheels import _wheel_request
 from ci.executors.model import ContainerOptions
 from ci.pipeline.plan import WheelRequest
 from ci.pipeline.reproduce import import_command, wheel_command
+from ci.sources.override import parse_overrides
 
 REQUESTS = {
     "plain": WheelRequest(),
@@ -37,7 +38,12 @@ REQUESTS = {
 
 def plan(request: WheelRequest, capability_set: str = "", place: str = "host") -> Any:
     cell = SimpleNamespace(cuda="13.0", python="3.12", capability_set=capability_set)
-    return SimpleNamespace(cell=cell, request=request, place=SimpleNamespace(name=place))
+    return SimpleNamespace(
+        cell=cell,
+        request=request,
+        place=SimpleNamespace(name=place),
+        overrides=parse_overrides(request.sources, ["a", "alpha", "beta"]),
+    )
 
 
 def read(command: str) -> WheelRequest:
