@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from ci.errors import FarmError, FindingError, LibraryBuildError, SuiteError, from_dict
@@ -33,9 +33,8 @@ from ci.wheel.assemble import WheelLayout
 
 STAGE_SECONDS = 8 * 3600.0
 WHEEL_SECONDS = 2 * 3600.0
-_HANDED_OVER = (
-    "toolchain", "environment", "results", "repaired", "gates", "imported", "not_publishable", "compiled",
-)  # fmt: skip
+_OF_OUTSIDE = ("plan", "stage_seconds", "sources", "image")
+"""Fields of a cell's state that the farm outside knows; all others are taken from inside."""
 
 
 def build_in_containers(
@@ -207,8 +206,9 @@ def _take_over(state: CellState, order: StageOrder, otherwise: FarmError | None)
         if otherwise is not None:
             raise otherwise from None
         raise
-    for name in _HANDED_OVER:
-        setattr(state, name, getattr(found, name))
+    for item in fields(CellState):
+        if item.name not in _OF_OUTSIDE:
+            setattr(state, item.name, getattr(found, item.name))
     for name, seconds in found.stage_seconds.items():
         state.stage_seconds[name] = seconds
     red_suite = state.imported is not None and not state.imported.ok

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +29,6 @@ from ci.pipeline.plan import CellPlan, plan_cells
 from ci.pipeline.state import CellState
 from ci.pipeline.wheel_stages import import_wheel, lay_out_wheel, repair_raw
 from ci.wheel.assemble import WheelLayout, build_raw
-
-STAGES = ("environment", "finish", "import", "prepare", "repair")
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def run_stage(call: StageCall) -> None:
     state = _reached(plan, order)
     error: FarmError | None = None
     try:
-        _work(call.stage)(state, order, call)
+        STAGES[call.stage](state, order, call)
     except FarmError as caught:
         error = caught
     except OSError as caught:
@@ -87,16 +85,6 @@ def _reached(plan: CellPlan, order: StageOrder) -> CellState:
     if order.state.exists():
         return read_state(plan, order)[0]
     return CellState(plan, sources=order.sources)
-
-
-def _work(stage: str) -> Callable[[CellState, StageOrder, StageCall], None]:
-    return {
-        "environment": _environment,
-        "finish": _finish,
-        "import": _import,
-        "prepare": _prepare,
-        "repair": _repair,
-    }[stage]
 
 
 def _environment(state: CellState, order: StageOrder, _call: StageCall) -> None:
@@ -143,3 +131,13 @@ def _import(state: CellState, order: StageOrder, _call: StageCall) -> None:
     import_wheel(state, order.work, order.logs, FileNarrator(order.progress))
     if state.imported is not None:
         raise_red(state.plan.cell.id, state.imported)
+
+
+STAGES: Mapping[str, Callable[[CellState, StageOrder, StageCall], None]] = {
+    "environment": _environment,
+    "finish": _finish,
+    "import": _import,
+    "prepare": _prepare,
+    "repair": _repair,
+}
+"""What each stage does, by the name that the command line takes."""
