@@ -26,8 +26,8 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
+from ci.elf import MAGIC, BrokenElfError, ElfFacts, read_elf
 from ci.errors import FindingError
-from ci.wheel.elf import MAGIC, BrokenElfError, ElfFacts, read_elf
 
 _CHUNK = 1 << 20
 _IN_MEMORY = 64 << 20

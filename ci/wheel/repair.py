@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ci.elf import BrokenElfError
 from ci.errors import FindingError
 from ci.findings import Finding, refuse
 from ci.proc import Command, run, scrubbed
 from ci.wheel import judge
 from ci.wheel.archive import Time, entry_time, publish, retagged_name, rewrite
-from ci.wheel.elf import BrokenElfError
 from ci.wheel.facts import WheelFacts, read_facts, read_host_elf
 from ci.wheel.policy import (
     Exclude,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from packaging.tags import Tag
 
+from ci.elf import abi_suffix
 from ci.errors import FindingError
-from ci.wheel.elf import abi_suffix
 from ci.wheel.facts import read_facts, read_host_elf
 from tests.unit.wheel.wheels import Gcc, own_suffix, readelf, write_wheel
 
