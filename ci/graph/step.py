@@ -13,7 +13,7 @@ from typing import Literal
 
 from ci.executors.base import Executor
 from ci.graph.key import Key
-from ci.graph.store import Store
+from ci.graph.store import Entry, Store
 from ci.proc import Command, scrubbed
 from ci.registry import EcosystemLibrary, build_steps
 
@@ -88,9 +88,10 @@ def run_step(step: LibraryStep, executor: Executor, store: Store) -> StepResult:
     started = time.monotonic()
     entry = store.get(step.key)
     if entry is not None:
-        return _from_store(step, entry.folder, entry.meta, "cached", time.monotonic() - started)
+        return _from_store(step, store, entry, "cached", started)
     work = Path(step.request.work)
     shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(step.request.out, ignore_errors=True)
     work.mkdir(parents=True)
     step.request.write(work / "request.json")
     done = executor.run(step.command, step.log)
@@ -109,25 +110,25 @@ def run_step(step: LibraryStep, executor: Executor, store: Store) -> StepResult:
     }
     stored = store.put(step.key, Path(step.request.out), meta)
     shutil.rmtree(work, ignore_errors=True)
-    shutil.rmtree(step.request.out, ignore_errors=True)
-    return _from_store(step, stored.folder, stored.meta, "built", seconds)
+    return _from_store(step, store, stored, "built", started)
 
 
 def _from_store(
-    step: LibraryStep, folder: Path, meta: Mapping[str, object], status: Status, seconds: float
+    step: LibraryStep, store: Store, entry: Entry, status: Status, started: float
 ) -> StepResult:
-    files = [path for path in folder.rglob("*") if path.is_file()]
+    shutil.rmtree(step.request.out, ignore_errors=True)
+    folder = store.materialise(entry, Path(step.request.out))
     return StepResult(
         library=step.library,
         key=step.key,
         status=status,
-        seconds=seconds,
+        seconds=time.monotonic() - started,
         log=step.log if status == "built" else None,
         folder=folder,
-        size=sum(path.stat().st_size for path in files),
-        files=len(files),
-        built_in=float(str(meta.get("seconds", 0.0))),
-        distribution=str(meta.get("distribution", "")),
+        size=entry.size,
+        files=len(entry.files),
+        built_in=float(str(entry.meta.get("seconds", 0.0))),
+        distribution=str(entry.meta.get("distribution", "")),
     )
 
 
