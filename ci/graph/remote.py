@@ -10,50 +10,29 @@ for the rest of the run.
 
 from __future__ import annotations
 
-import contextlib
 import queue
-import re
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as _FutureTimeout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from ci.errors import ConfigError
+from ci.graph import transfer
 from ci.graph.blobs import sha256_of
 from ci.graph.entries import Entry, to_bytes
+from ci.graph.transfer import LocalError, Tick, side_by_side, without_credentials
 
 Mode = Literal["read", "write"]
 Result = TypeVar("Result")
-Tick = Callable[[], None]
 
 TIMEOUT_SECONDS = 15.0
 SLOWEST_BYTES_PER_SECOND = 1024 * 1024
 """What is slower than this is not worth waiting for: a limit grows by a second for each MiB at once."""
-MOST_AT_ONCE = 8
-MOST_ENTRY_BYTES = 256 * 1024 * 1024
-
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-_WHOLE_AT_ONCE = frozenset({"s3", "s3a", "gs", "gcs", "memory"})
-"""Protocols where an object appears whole or not at all; elsewhere it is written beside and renamed."""
-_BESIDE = "unfinished"
 _PART_BYTES = 100 * 1024 * 1024
 """Up to this size s3fs sends an object in one request, without a word in between."""
-_BLOCK_BYTES = 4 * 1024 * 1024
-_USER = re.compile(r"(?<=://)[^\s/?#\"']*@")
-_SECRET = re.compile(
-    r"(?i)\b((?:x-amz-(?:signature|credential|security-token)|signature|sig|token|access_?token|secret|"
-    r"password|api_?key|awsaccesskeyid|key)=)[^&\s\"']+"
-)
-
-
-def without_credentials(text: str) -> str:
-    """``text`` without the user and password of an address, and without signatures in its query."""
-    return _SECRET.sub(r"\1...", _USER.sub("", text))
+_MOST_WORDS = 300
 
 
 @dataclass(frozen=True)
@@ -67,8 +46,9 @@ class Remote:
 
     ``mode`` ``read`` never writes and never deletes: for runs of code that is not trusted. ``options`` go to
     fsspec's file system, above its own configuration (``FSSPEC_S3_ENDPOINT_URL``, ``AWS_ENDPOINT_URL``).
-    ``timeout`` are the seconds without progress after which it counts as dead. Raises
-    :class:`~ci.errors.ConfigError` for an address that nothing can open.
+    ``warn`` is told what went wrong (``None``: what the store that it belongs to tells). ``timeout`` are the
+    seconds without progress after which it counts as dead. Raises :class:`~ci.errors.ConfigError` for an
+    address that nothing can open.
     """
 
     def __init__(
@@ -76,14 +56,15 @@ class Remote:
         url: str,
         *,
         mode: Mode = "read",
-        warn: Callable[[str], None],
+        warn: Callable[[str], None] | None = None,
         timeout: float = TIMEOUT_SECONDS,
         options: Mapping[str, object] | None = None,
     ) -> None:
+        transfer.check_known(url)
         self.shown = without_credentials(url)
         self.mode = mode
         self.why_off = ""
-        self._warn = warn
+        self.warn = warn
         self._timeout = timeout
         self._url = url
         self._options = dict(options or {})
@@ -94,8 +75,6 @@ class Remote:
         self._pending = 0
         self._idle = threading.Condition(self._lock)
         self._uploader: threading.Thread | None = None
-        self._kind = protocol_of(url)
-        _check_known(self._kind, self.shown)
 
     @property
     def is_off(self) -> bool:
@@ -107,79 +86,36 @@ class Remote:
     def entry(self, digest: str) -> bytes | None:
         """The entry of a key as it is there; ``None`` when there is none, or the store is off."""
         path = _entry_path(digest)
-
-        def read(fs: Any, base: str, tick: Tick) -> bytes | None:
-            try:
-                data: bytes = fs.cat_file(f"{base}/{path}", start=0, end=MOST_ENTRY_BYTES)
-            except FileNotFoundError:
-                return None
-            tick()
-            return data
-
-        return self._guarded("read an entry", read, 0)
+        return self._guarded(
+            "read an entry", lambda fs, base, _: transfer.read_entry(fs, f"{base}/{path}"), 0
+        )
 
     def reject_entry(self, digest: str, why: str) -> None:
         """Note that an entry is bad: it is told of, and replaced by the next upload of its key."""
         self._reject(_entry_path(digest), f"the entry {digest[:12]}", why)
 
-    def blobs(self, wanted: Sequence[tuple[str, int]], folder: Path) -> bool:
-        """Download the contents with these hashes and sizes as ``folder/SHA256``, each verified.
+    def blobs(self, digest: str, wanted: Sequence[tuple[str, int]], folder: Path) -> bool:
+        """Download contents of the entry of ``digest``, by hash and size, as ``folder/SHA256``; all verified.
 
         False when one of them is missing, bad (told of), or the store is off. Raises ``OSError`` of this
         machine's disk only.
         """
-        waiting = list(reversed(wanted))
-        good, failed = threading.Lock(), threading.Event()
-        errors: list[BaseException] = []
-
-        def worker() -> None:
-            while not failed.is_set():
-                with good:
-                    if not waiting:
-                        return
-                    sha256, size = waiting.pop()
-                try:
-                    if not self._blob(sha256, size, folder / sha256):
-                        failed.set()
-                except BaseException as error:  # a full disk
-                    errors.append(error)
-                    failed.set()
-
-        threads = [
-            threading.Thread(target=worker, name="remote store download", daemon=True)
-            for _ in range(min(MOST_AT_ONCE, len(wanted)))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        return not failed.is_set()
+        good = side_by_side(lambda item: self._blob(*item, folder / item[0]), wanted)
+        if not good:
+            self._rejected.add(_entry_path(digest))  # it refers to what is not there
+        return good
 
     def _blob(self, sha256: str, size: int, target: Path) -> bool:
         path = _blob_path(sha256)
 
         def read(fs: Any, base: str, tick: Tick) -> str:
-            try:
-                there = fs.info(f"{base}/{path}").get("size")
-                if there is not None and there != size:
-                    return f"it has {there} bytes, not {size}"
-                tick()
-                _download(fs, f"{base}/{path}", target, size, tick)
-            except FileNotFoundError:
-                return "it is missing"
-            return ""
+            return transfer.read_content(fs, f"{base}/{path}", target, size, tick)
 
         problem = self._guarded("read a file", read, size)
         if problem is None:
             return False
-        if not problem:
-            found, there = sha256_of(target)
-            if there != size:
-                problem = f"it ended after {there} of {size} bytes"
-            elif found != sha256:
-                problem = "it has another content than its name says"
+        if not problem and sha256_of(target)[0] != sha256:
+            problem = "it has another content than its name says"
         if problem:
             self._reject(path, f"the content {sha256[:12]}", problem)
             return False
@@ -188,7 +124,7 @@ class Remote:
 
     def _reject(self, path: str, what: str, why: str) -> None:
         self._rejected.add(path)
-        self._warn(f"remote store {self.shown}: {what} was not used: {why}; building it here")
+        self._tell(f": {what} was not used: {why}; building it here")
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -226,25 +162,53 @@ class Remote:
             try:
                 self._send(upload)
             except Exception as error:  # nothing may end this thread: flush waits for it
-                self._turn_off(f"cannot upload: {error}")
+                self._turn_off(f"cannot upload: {_said(error)}")
             finally:
                 with self._idle:
                     self._pending -= 1
                     self._idle.notify_all()
 
     def _send(self, upload: _Upload) -> None:
-        entry = upload.entry
-        for sha256, size in sorted(entry.blobs.items()):
-            source, path = upload.path(sha256), _blob_path(sha256)
-            sent = self._guarded(
-                "write a file", _sender(source, path, size, path in self._rejected), size
+        entry, path = upload.entry, _entry_path(upload.entry.key)
+        if self._is_there(path):
+            return
+
+        def content(item: tuple[str, int]) -> bool:
+            sha256, size = item
+            source = str(upload.path(sha256))
+            return self._object(
+                _blob_path(sha256), size, lambda fs, place: fs.put_file(source, place)
             )
-            if sent is None:
-                return
+
+        data = to_bytes(entry)
+        if side_by_side(content, sorted(entry.blobs.items())):
+            self._object(path, len(data), lambda fs, place: fs.pipe_file(place, data))
+
+    def _is_there(self, path: str) -> bool:
+        """True when an entry, and so its contents, are there, and were not found bad."""
+        if path in self._rejected:
+            return False
+
+        def asked(fs: Any, base: str, _: Tick) -> bool:
+            return transfer.size_of(fs, f"{base}/{path}") is not None
+
+        return self._guarded("ask for an entry", asked, 0) is not False
+
+    def _object(self, path: str, size: int, write: Callable[[Any, str], object]) -> bool:
+        """Write an object, unless one of this size is there and was not found bad."""
+        again = path in self._rejected
+
+        def send(fs: Any, base: str, tick: Tick) -> bool:
+            place = f"{base}/{path}"
+            if again or transfer.size_of(fs, place) != size:
+                tick()
+                transfer.put(fs, place, lambda name: write(fs, name), base)
+            return True
+
+        sent = self._guarded("write a file", send, size) is not None
+        if sent:
             self._rejected.discard(path)
-        data, path = to_bytes(entry), _entry_path(entry.key)
-        if self._guarded("write an entry", _writer(data, path, path in self._rejected), len(data)):
-            self._rejected.discard(path)
+        return sent
 
     # -- bounds ------------------------------------------------------------------------------------
 
@@ -262,10 +226,10 @@ class Remote:
             return work(fs, base, tick)
 
         try:
-            return _within(run, limit)
+            return transfer.within(run, limit)
         except ConfigError:
             raise
-        except _LocalError as error:
+        except LocalError as error:
             raise error.original from None
         except TimeoutError:
             self._turn_off(f"cannot {what}: no answer within {limit:.0f} s")
@@ -277,7 +241,7 @@ class Remote:
         with self._lock:
             opened = self._opened
         if opened is None:
-            opened = _open(self._url, self._kind, self._options, self._timeout)
+            opened = transfer.open_file_system(self._url, self._options, self._timeout)
             with self._lock:
                 self._opened = opened
         return opened
@@ -288,157 +252,19 @@ class Remote:
                 return
             self.why_off = without_credentials(why)
             self._idle.notify_all()
-        self._warn(
-            f"remote store {self.shown} is left alone for the rest of this run: {self.why_off}"
-        )
+        self._tell(f" is left alone for the rest of this run: {self.why_off}")
+
+    def _tell(self, text: str) -> None:
+        if self.warn is not None:
+            self.warn(f"remote store {self.shown}{text}")
 
 
-# -- one operation -----------------------------------------------------------------------------------
+def open_remote(url: str, *, writable: bool) -> Remote:
+    """The remote store at ``url``, for a :class:`~ci.graph.store.Store`, whose warnings it shares.
 
-
-class _LocalError(Exception):
-    """Not the store failed, but the disk of this machine."""
-
-    def __init__(self, original: OSError) -> None:
-        super().__init__(str(original))
-        self.original = original
-
-
-def _within(work: Callable[[Tick], Result], seconds: float) -> Result:
-    """``work`` in a thread of its own. Raises ``TimeoutError`` after so many seconds without a tick; the
-    thread is left behind, and does not keep the process.
+    Opens no connection. Raises what :class:`Remote` raises.
     """
-    outcome: Future[Result] = Future()
-    last = [time.monotonic()]
-
-    def tick() -> None:
-        last[0] = time.monotonic()
-
-    def run() -> None:
-        try:
-            outcome.set_result(work(tick))
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name="remote store", daemon=True).start()
-    while True:
-        left = last[0] + seconds - time.monotonic()
-        if outcome.done() or left <= 0:
-            if not outcome.done():
-                raise TimeoutError
-            return outcome.result()
-        with contextlib.suppress(TimeoutError, _FutureTimeout):
-            return outcome.result(timeout=left)
-
-
-def _download(fs: Any, source: str, target: Path, size: int, tick: Tick) -> None:
-    """Copy an object to the new file ``target``; stops once it is longer than it should be."""
-    with fs.open(source, "rb", block_size=_BLOCK_BYTES, cache_type="readahead") as reading:
-        try:
-            writing = target.open("wb")
-        except OSError as error:
-            raise _LocalError(error) from error
-        with writing:
-            done = 0
-            while done <= size and (chunk := reading.read(_BLOCK_BYTES)):
-                tick()
-                done += len(chunk)
-                try:
-                    writing.write(chunk)
-                except OSError as error:
-                    raise _LocalError(error) from error
-
-
-def _sender(source: Path, path: str, size: int, again: bool) -> Callable[[Any, str, Tick], bool]:
-    def send(fs: Any, base: str, tick: Tick) -> bool:
-        if again or _size(fs, f"{base}/{path}") != size:
-            tick()
-            _put(fs, f"{base}/{path}", lambda place: fs.put_file(str(source), place), base)
-        return True
-
-    return send
-
-
-def _writer(data: bytes, path: str, again: bool) -> Callable[[Any, str, Tick], bool]:
-    def write(fs: Any, base: str, tick: Tick) -> bool:
-        if again or _size(fs, f"{base}/{path}") is None:
-            tick()
-            _put(fs, f"{base}/{path}", lambda place: fs.pipe_file(place, data), base)
-        return True
-
-    return write
-
-
-def _put(fs: Any, place: str, write: Callable[[str], object], base: str) -> None:
-    """Make the object at ``place``, whole or not at all."""
-    if protocols(fs) & _WHOLE_AT_ONCE:
-        write(place)
-        return
-    beside = f"{base}/{_BESIDE}/{uuid.uuid4().hex}"
-    for name in (beside, place):
-        fs.makedirs(name.rsplit("/", 1)[0], exist_ok=True)
-    try:
-        write(beside)
-        fs.mv(beside, place)
-    except BaseException:
-        with contextlib.suppress(Exception):
-            fs.rm_file(beside)
-        raise
-
-
-def _size(fs: Any, place: str) -> int | None:
-    try:
-        found: int | None = fs.info(place).get("size")
-    except FileNotFoundError:
-        return None
-    return found
-
-
-# -- addresses ---------------------------------------------------------------------------------------
-
-
-def protocol_of(url: str) -> str:
-    """The protocol of an address; ``file`` for a path."""
-    return url.split("://", 1)[0] if "://" in url else "file"
-
-
-def protocols(fs: Any) -> frozenset[str]:
-    """What a file system calls itself."""
-    named = fs.protocol
-    return frozenset({named} if isinstance(named, str) else named)
-
-
-def _check_known(kind: str, shown: str) -> None:
-    from fsspec.registry import known_implementations, registry
-
-    if kind not in known_implementations and kind not in registry:
-        raise ConfigError(
-            f"remote store {shown}: nothing opens {kind}://",
-            cause="fsspec knows no such protocol",
-            next_step="give a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX",
-        )
-
-
-def _open(url: str, kind: str, options: Mapping[str, object], timeout: float) -> tuple[Any, str]:
-    from fsspec.core import url_to_fs
-
-    defaults: dict[str, object] = {"skip_instance_cache": kind != "memory"}
-    if kind in ("s3", "s3a"):
-        seconds = {"connect_timeout": timeout / 2, "read_timeout": timeout}
-        defaults |= {"use_listings_cache": False, "config_kwargs": seconds}
-    elif kind in ("gs", "gcs"):
-        defaults |= {"use_listings_cache": False}
-    try:
-        fs, base = url_to_fs(url, **(defaults | dict(options)))
-    except ImportError as error:
-        extra = _EXTRAS.get(kind)
-        named = f"pip install 'paddlefleet-farm[{extra}]'" if extra else str(error)
-        raise ConfigError(
-            f"remote store {without_credentials(url)}: the package that opens {kind}:// is missing",
-            cause=without_credentials(str(error)),
-            next_step=named,
-        ) from error
-    return fs, base.rstrip("/")
+    return Remote(url, mode="write" if writable else "read")
 
 
 def _entry_path(digest: str) -> str:
@@ -451,4 +277,4 @@ def _blob_path(sha256: str) -> str:
 
 def _said(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:300]}..."
+    return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]}..."

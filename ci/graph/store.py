@@ -102,6 +102,8 @@ class Store:
         self.root = root
         self.home = root / LAYOUT
         self.remote = remote
+        if remote is not None and remote.warn is None:
+            remote.warn = warn
         self.limit_bytes = limit_bytes
         self.blobs = Blobs(self.home / "blobs")
         self.leases = Leases(self.home / "leases")
@@ -264,7 +266,8 @@ class Store:
         return self.remote is None or self.remote.flush(timeout)
 
     def close(self) -> None:
-        """Give the lease back. Uploads that are not done go on until the process ends."""
+        """Wait for uploads (see :meth:`flush`), and give the lease back."""
+        self.flush()
         self.leases.close()
 
     def entry_path(self, digest: str) -> Path:
@@ -440,7 +443,7 @@ class Store:
                 for sha, size in entry.blobs.items()
                 if sha not in staged and self.blobs.problem(sha, size)[0]
             ]
-            if not remote.blobs(missing, scratch):
+            if not remote.blobs(key.digest, missing, scratch):
                 raise _NotFetchedError
             staged.update({sha: scratch / sha for sha, _ in missing})
             return entry.files
