@@ -10,6 +10,7 @@ one.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -157,15 +158,17 @@ class _Own:
         self._header = json.dumps({"owner": owner_label(), "place": _place()}) + "\n"
         self._ended = threading.Event()
         self._lock = threading.Lock()
+        self._is_whole = False
         folder.mkdir(parents=True, exist_ok=True)
-        self._write("", fresh=True)
+        self._write("")
         threading.Thread(target=self._beat, name="store lease", daemon=True).start()
 
     def add(self, keys: tuple[str, ...]) -> None:
         with self._lock:
             new = [key for key in keys if key not in self._keys]
             if new:
-                self._write("".join(f"{key}\n" for key in new), fresh=not self.path.exists())
+                self._is_whole = self._is_whole and self.path.exists()
+                self._write("".join(f"{key}\n" for key in new))
                 self._keys |= dict.fromkeys(new)
 
     def give_back(self) -> None:
@@ -174,15 +177,19 @@ class _Own:
             with contextlib.suppress(OSError):
                 self.path.unlink()
 
-    def _write(self, text: str, *, fresh: bool) -> None:
+    def _write(self, text: str) -> None:
+        """Append ``text``; write all anew when the file is not there, or a full disk has cut it."""
         known = "".join(f"{key}\n" for key in self._keys)
-        data = (self._header + known + text if fresh else text).encode("ascii")
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self.path, flags, 0o644)
+        data = (text if self._is_whole else self._header + known + text).encode("ascii")
+        how = os.O_APPEND if self._is_whole else os.O_CREAT | os.O_TRUNC
+        self._is_whole = False
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | how, 0o644)
         try:
-            os.write(descriptor, data)
+            if os.write(descriptor, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         finally:
             os.close(descriptor)
+        self._is_whole = True
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_SECONDS) and self.pid == os.getpid():
@@ -192,7 +199,8 @@ class _Own:
                 if self.path.exists():
                     os.utime(self.path)
                 else:
-                    self._write("", fresh=True)  # somebody took us for dead
+                    self._is_whole = False  # somebody took us for dead
+                    self._write("")
 
 
 def _read(path: Path) -> Lease:

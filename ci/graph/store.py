@@ -112,6 +112,7 @@ class Store:
         self._lock_path = self.home / "locks" / "store.lock"
         self._estimate = _Estimate()
         self._swept = False
+        self._told_full = False
         weakref.finalize(self, Leases.close, self.leases)
 
     def __enter__(self) -> Store:
@@ -135,8 +136,8 @@ class Store:
         """The result of ``key``, or ``None``: from here, else from the remote store.
 
         Every file is compared with its hash. An entry that is not as it was put is removed and told of. What
-        was got stays until this process ends. Raises :class:`~ci.errors.InfrastructureError` when a result of
-        the remote store finds no room here.
+        was got stays until this store is closed. Raises :class:`~ci.errors.InfrastructureError` when a
+        result of the remote store finds no room here.
         """
         entry = self._local(key)
         if entry is not None or self.remote is None:
@@ -203,7 +204,9 @@ class Store:
         it waits. The lock of a process that was killed is free.
         """
         path = self.home / "locks" / key.digest[:2] / f"{key.digest}.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._room():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
         lock, told = FileLock(path), False
         while True:
             try:
@@ -304,14 +307,13 @@ class Store:
         path = self.entry_path(key.digest)
         if not path.exists():
             return None
-        with self.exclusive():
-            if not path.exists():
-                return None
+        with contextlib.suppress(OSError), self.exclusive():  # a full disk, or one only for reading
             self.leases.hold(key.digest)
             os.utime(path)
         judged = self._judge(key.digest, dict(key.inputs))
         if judged.problem:
-            self._drop(key.digest, judged)
+            with contextlib.suppress(OSError):
+                self._drop(key.digest, judged)
             self._warn(f"the stored result {key.digest[:12]} was removed: {judged.problem}")
         return judged.entry
 
@@ -364,19 +366,14 @@ class Store:
         then all is looked at again, and only what is missing is staged.
         """
         staged: dict[str, Path] = {}
-        with self._scratch() as scratch:
-            try:
-                for _ in range(_ATTEMPTS):
-                    present = self._local(key)
-                    if present is not None:
-                        return present
-                    entry = entry_of(files(scratch, staged))
-                    if self._placed(entry, staged, scratch):
-                        return entry
-            except OSError as error:
-                if error.errno in _FULL:
-                    raise _full(self.root, error) from error
-                raise
+        with self._room(), self._scratch() as scratch:
+            for _ in range(_ATTEMPTS):
+                present = self._local(key)
+                if present is not None:
+                    return present
+                entry = entry_of(files(scratch, staged))
+                if self._placed(entry, staged, scratch):
+                    return entry
         raise InfrastructureError(
             f"the result of {key.digest[:12]} cannot be stored in {self.root}",
             cause="other processes keep removing its contents",
@@ -456,6 +453,16 @@ class Store:
         return got.from_remote()
 
     @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """Tell of a full disk as an error that names the next command."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _FULL:
+                raise _full(self.root, error) from error
+            raise
+
+    @contextlib.contextmanager
     def _scratch(self) -> Iterator[Path]:
         """A folder for files without a name yet. It is known by the lease, so that others can tell whose it
         is when this process is killed.
@@ -480,7 +487,8 @@ class Store:
         if self._estimate.after(added, lambda: sum(self.blobs.sizes().values())) > limit:
             done = self.gc(limit)
             self._estimate.know(done.left_bytes)
-            if done.left_bytes > limit:
+            if done.left_bytes > limit and not self._told_full:
+                self._told_full = True
                 self._warn(
                     f"the store {self.root} holds {done.left_bytes / 1e9:.1f} GB, more than its limit of "
                     f"{limit / 1e9:.1f} GB: all of it is used by builds that run"
