@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shlex
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -42,8 +43,23 @@ class Command:
 
 
 @dataclass(frozen=True)
+class Used:
+    """What a command and all that it started used: CPU time in seconds, peak memory in bytes."""
+
+    cpu_seconds: float
+    peak_bytes: int
+
+
+# Told the process id when a child has started; what it returns is called once when the child has ended, and
+# before its status is taken, so that the kernel still knows it.
+Watch = Callable[[int], Callable[[], Used]]
+
+
+@dataclass(frozen=True)
 class Completed:
-    """What came of a command. ``output`` is stdout and stderr in order, or the tail of ``log``."""
+    """What came of a command. ``output`` is stdout and stderr in order, or the tail of ``log``. ``used`` is
+    what was measured, when somebody watched.
+    """
 
     command: Command
     returncode: int
@@ -51,6 +67,7 @@ class Completed:
     seconds: float
     log: Path | None = None
     timed_out: bool = False
+    used: Used | None = None
 
     @property
     def ok(self) -> bool:
@@ -129,9 +146,10 @@ def _signal_group(pgid: int, number: int) -> None:
         return
 
 
-def run(command: Command, *, log: Path | None = None) -> Completed:
+def run(command: Command, *, log: Path | None = None, watch: Watch | None = None) -> Completed:
     """Run ``command`` to its end and return what came of it; a non-zero status is not an error here.
 
+    ``watch`` measures it; that needs a ``log`` (without one, output has to be read while it runs).
     Raises :class:`~ci.errors.ToolchainError` when the program does not exist or cannot be executed.
     On ``KeyboardInterrupt`` (or any other exception) the child's process group is ended first.
     """
@@ -143,7 +161,8 @@ def run(command: Command, *, log: Path | None = None) -> Completed:
         sink.write(f"$ {command.shown}\n".encode())
         sink.flush()
         group = _start(command, sink)
-        timed_out = _wait(group, command.timeout)
+        finish = watch(group.process.pid) if watch is not None else None
+        timed_out, used = _wait(group, command.timeout, finish)
     return Completed(
         command=command,
         returncode=group.process.returncode,
@@ -151,6 +170,7 @@ def run(command: Command, *, log: Path | None = None) -> Completed:
         seconds=time.monotonic() - started,
         log=log,
         timed_out=timed_out,
+        used=used,
     )
 
 
@@ -235,18 +255,45 @@ def _cannot_start(command: Command, error: OSError) -> ToolchainError:
     )
 
 
-def _wait(group: _Group, timeout: float | None) -> bool:
+def _wait(
+    group: _Group, timeout: float | None, finish: Callable[[], Used] | None
+) -> tuple[bool, Used | None]:
+    """Whether the time limit ended the child, and what it used. ``finish`` may be called twice."""
+    used = None
     try:
-        group.process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        group.end()
-        return True
+        ended = _has_ended(group.process, timeout)
+        used = finish() if finish is not None else None
+        if ended:
+            group.process.wait()
+        else:
+            group.end()
     except BaseException:
         group.end()
+        if finish is not None:
+            finish()
         raise
     finally:
         _live.remove(group)
-    return False
+    return not ended, used
+
+
+def _has_ended(process: subprocess.Popen[bytes], timeout: float | None) -> bool:
+    """Wait for the end of ``process`` without taking its status; False when the time is over before.
+
+    A kernel that cannot wait so (before Linux 5.3, or a sandbox that forbids it) takes the status.
+    """
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout)
+        return process.returncode is not None
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
+    finally:
+        os.close(descriptor)
 
 
 def _read_tail(log: Path) -> str:
