@@ -107,6 +107,14 @@ def images(session: nox.Session) -> None:
 
 
 @nox.session
+def cache(session: nox.Session) -> None:
+    """Look after stored results: -- stats (default) | verify [--remove] | gc --limit 20g | why KEY."""
+    verbs = ("stats", "verify", "gc", "why")
+    given = session.posargs[:1]
+    _verb(session, "cache", *(() if given and given[0] in verbs else ("stats",)))
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the farm's own tests, on all cores: -- PATHS OR PYTEST OPTIONS (-n0: in one process)."""
     _farm(session, "test")

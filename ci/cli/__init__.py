@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from ci.cli.bundle import bundle_verb
+from ci.cli.cache import cache_verb
 from ci.cli.checks import check_verb
 from ci.cli.derived import lock_verb, sync_verb
 from ci.cli.images import images_verb
@@ -48,6 +49,7 @@ def build_parser() -> Parser:
     lock_verb(verbs.add_parser("lock", help="write the locks of the farm's environments"))
     images_verb(verbs.add_parser("images", help="build the farm's images, or look at them"))
     bundle_verb(verbs.add_parser("bundle", help="all that cells need, for use without network"))
+    cache_verb(verbs.add_parser("cache", help="stored results: stats, verify, gc, why"))
     pins_verb(verbs.add_parser("pins", help="images by digest: check them, or ask the registries"))
     shell_verb(verbs.add_parser("shell", help="a shell, or a command, in a cell's environment"))
     stage_verb(

@@ -108,7 +108,7 @@ def link_problem(path: str, target: str) -> str:
     ``..`` counts only in front: behind another link it would lead to where nobody can tell from the text.
     """
     parts = PurePosixPath(target).parts
-    if not parts or target.startswith("/") or "\0" in target:
+    if not target or target.startswith("/") or "\0" in target:
         return f"a link to {target!r}, which is not relative"
     ups = 0
     while ups < len(parts) and parts[ups] == "..":

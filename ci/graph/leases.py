@@ -14,6 +14,7 @@ import errno
 import hashlib
 import json
 import os
+import socket
 import threading
 import uuid
 from collections.abc import Iterator
@@ -40,6 +41,16 @@ class Lease:
     owner: str
     place: str
     keys: frozenset[str]
+
+    @property
+    def host(self) -> str:
+        """The owner's host, as it calls itself."""
+        return self.owner.rpartition(":")[0].rpartition(":")[0]
+
+    @property
+    def pid(self) -> str:
+        """The owner's process number, on its host."""
+        return self.owner.rpartition(":")[0].rpartition(":")[2]
 
     @property
     def name(self) -> str:
@@ -120,8 +131,7 @@ class Leases:
     def _is_dead(self, lease: Lease, now: int) -> bool:
         if not lease.owner:
             return True  # killed while it was made: it holds nothing
-        host = lease.owner.rpartition(":")[0].rpartition(":")[0]
-        if lease.place == _place() and host == owner_label().rpartition(":")[0].rpartition(":")[0]:
+        if lease.place == _place() and lease.host == socket.gethostname():
             return owner_is_gone(lease.owner)
         try:
             return self._is_silent(lease, now)

@@ -250,9 +250,16 @@ class Remote:
         with self._idle:
             if self.is_off:
                 return
-            self.why_off = without_credentials(why)
+            self.why_off = self._public(why)
             self._idle.notify_all()
         self._tell(f" is left alone for the rest of this run: {self.why_off}")
+
+    def _public(self, text: str) -> str:
+        """``text`` without what the address says of a user: packages quote parts of it."""
+        user = self._url.partition("://")[2].partition("/")[0].rpartition("@")[0]
+        for secret in (f"{user}@", user, user.partition(":")[2]):
+            text = text.replace(secret, "") if user and secret else text
+        return without_credentials(text)
 
     def _tell(self, text: str) -> None:
         if self.warn is not None:

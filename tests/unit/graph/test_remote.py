@@ -593,7 +593,9 @@ def test_credentials_are_left_out_of_messages(text: str, clean: str) -> None:
 
 def test_no_warning_has_a_password_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
-        raise OSError("cannot reach ftp://me:hunter2@host/x?token=abc")
+        raise OSError(
+            "cannot reach ftp://me:hunter2@host/x?token=abc: bad bucket me:hunter2@host, hunter2"
+        )
 
     monkeypatch.setattr(transfer, "open_file_system", fails)
     host = Host(tmp_path, "ftp://me:hunter2@host/x")
