@@ -1,7 +1,7 @@
 """What one ELF file says about itself, read with pyelftools and never changed.
 
 Sources: ELF gABI chapter 5 (dynamic section), the LSB on symbol versioning (``.gnu.version_r``), and
-PEP 3149 / PEP 384 for the suffixes of extension modules.
+PEP 3149 / PEP 384 for the suffixes of extension modules. pyelftools is imported when a file is read.
 """
 
 from __future__ import annotations
@@ -10,12 +10,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
-
-from elftools.common.exceptions import ELFError
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
-from elftools.elf.gnuversions import GNUVerNeedSection
-from elftools.elf.sections import SymbolTableSection
 
 MAGIC = b"\x7fELF"
 DEVICE_MACHINE = "EM_CUDA"
@@ -101,6 +95,9 @@ def read_elf(path: str, source: IO[bytes], size: int, strings: tuple[str, ...] =
 
     Raises :class:`BrokenElfError` for a file that is cut off or no ELF file at all.
     """
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
     try:
         elf = ELFFile(source)
         return _read(path, elf, size, strings)
@@ -136,12 +133,16 @@ def _entries(values: Iterator[str]) -> tuple[str, ...]:
 
 
 def _dynamic(elf: Any) -> Iterator[Any]:
+    from elftools.elf.dynamic import DynamicSection
+
     for section in elf.iter_sections():
         if isinstance(section, DynamicSection):
             yield from section.iter_tags()
 
 
 def _versions(elf: Any) -> tuple[str, ...]:
+    from elftools.elf.gnuversions import GNUVerNeedSection
+
     found: set[str] = set()
     for section in elf.iter_sections():
         if isinstance(section, GNUVerNeedSection):
@@ -155,6 +156,8 @@ def _python_symbols(elf: Any) -> tuple[tuple[str, ...], bool]:
 
     A weak symbol is optional: the dynamic linker leaves it at zero when no interpreter defines it.
     """
+    from elftools.elf.sections import SymbolTableSection
+
     undefined: set[str] = set()
     has_init = False
     for section in elf.iter_sections():

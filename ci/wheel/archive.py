@@ -2,14 +2,15 @@
 
 Canonical form: members sorted with ``.dist-info`` last and RECORD at the very end (PEP 427 recommends
 that), no folder entries, one time for all, mode 644 or 755, deflate level 6, a RECORD that was computed
-from the bytes, and an SBOM whose lists are sorted.
+from the bytes, and an SBOM whose lists are sorted. It is written once, by :mod:`ci.wheel.zip_writer`.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
-import hashlib
+import errno
 import io
 import json
 import os
@@ -18,20 +19,37 @@ import stat
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packaging.tags import parse_tag
 
-_CHUNK = 1 << 20
-_LEVEL = 6
+from ci.wheel.deflate import LEVEL
+from ci.wheel.zip_records import Time
+from ci.wheel.zip_writer import ZipWriter, own_cpus
+
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _ZIP_END = (2107, 12, 31, 23, 59, 58)
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
-_UNIX = 3
-Time = tuple[int, int, int, int, int, int]
 Edit = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True)
+class Patched:
+    """A wheel whose members take the place of ``instead_of``: the names that it was made of."""
+
+    path: Path
+    instead_of: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A member and the archive that it is in."""
+
+    archive: zipfile.ZipFile
+    info: zipfile.ZipInfo
 
 
 def entry_time(source: Path, environ: Mapping[str, str]) -> Time:
@@ -57,50 +75,94 @@ def retagged_name(name: str, tag: str) -> str:
     return f"{stem}-{tag}.whl"
 
 
-def rewrite(source: Path, destination: Path, *, tag: str, at: Time) -> None:
+def rewrite(
+    source: Path,
+    destination: Path,
+    *,
+    tag: str,
+    at: Time,
+    patched: Patched | None = None,
+    jobs: int | None = None,
+) -> None:
     """Write the wheel ``source`` to ``destination`` in canonical form, with ``tag`` in its WHEEL file.
 
     ``tag`` is ``python-abi-platform`` and may be compressed (``manylinux2014_x86_64.manylinux_2_17_x86_64``);
     WHEEL gets one line per expanded tag, and ``Root-Is-Purelib: true`` only for ``any``. Signatures
-    of the old RECORD are left out (PEP 427). ``destination`` must not exist.
+    of the old RECORD are left out (PEP 427). Members of ``patched`` take the place of those that it was
+    made of. ``jobs`` threads compress (default: the CPUs of this process); the bytes do not depend on it.
+    ``destination`` must not exist.
     """
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(destination, "x") as new:
-        infos = {info.filename: info for info in old.infolist() if not info.is_dir()}
-        dist_info = next(
-            n.split("/", 1)[0] for n in infos if n.split("/", 1)[0].endswith(".dist-info")
-        )
-        record = f"{dist_info}/RECORD"
-        left_out = {record, *(f"{dist_info}/{name}" for name in _SIGNATURES)}
-        edits = _edits(dist_info, infos, tag)
-        names = sorted(set(infos) - left_out, key=lambda name: (name.startswith(dist_info), name))
-        rows = [_copy(old, infos[name], new, at, edits.get(name)) for name in names]
-        rows.append((record, "", ""))
-        new.writestr(_info(record, 0o644, at), _csv(rows), compresslevel=_LEVEL)
+    with contextlib.ExitStack() as stack:
+        members = _members(stack, source)
+        if patched is not None:
+            for name in patched.instead_of:
+                members.pop(name, None)
+            members |= _members(stack, patched.path)
+        _write(members, destination, tag, at, LEVEL, jobs or own_cpus())
+
+
+def write_slim(
+    source: Path, destination: Path, names: Collection[str], *, at: Time, tag: str = ""
+) -> frozenset[str]:
+    """Write the members ``names`` of the wheel ``source``, and its ``.dist-info``, as a wheel, stored.
+
+    It has a RECORD of its own, and ``tag`` in WHEEL unless that is ``""``. This is for tools that look at ELF
+    files and metadata only, and would unpack (auditwheel: also pack) everything else. Returns the names of
+    the members of ``source`` that are in it.
+    """
+    with contextlib.ExitStack() as stack:
+        members = _members(stack, source)
+        folder = f"{_dist_info(members)}/"
+        kept = {n: m for n, m in members.items() if n in names or n.startswith(folder)}
+        _write(kept, destination, tag, at, 0, 1)
+        return frozenset(kept)
+
+
+def _members(stack: contextlib.ExitStack, path: Path) -> dict[str, _Source]:
+    archive = stack.enter_context(zipfile.ZipFile(path))
+    infos = archive.infolist()
+    return {info.filename: _Source(archive, info) for info in infos if not info.is_dir()}
+
+
+def _dist_info(names: Iterable[str]) -> str:
+    tops = (name.split("/", 1)[0] for name in names)
+    return next(top for top in tops if top.endswith(".dist-info"))
+
+
+def _write(
+    members: Mapping[str, _Source], destination: Path, tag: str, at: Time, level: int, jobs: int
+) -> None:
+    dist_info = _dist_info(members)
+    record = f"{dist_info}/RECORD"
+    left_out = {record, *(f"{dist_info}/{name}" for name in _SIGNATURES)}
+    edits = _edits(dist_info, members, tag)
+    names = sorted(set(members) - left_out, key=lambda name: (name.startswith(dist_info), name))
+    with destination.open("xb") as sink, ZipWriter(sink, at, jobs, level) as writer:
+        rows = [_add(writer, members[name], edits.get(name)) for name in names]
+        text = _csv([*rows, (record, "", "")])
+        writer.add(record, _mode(0o644), len(text), io.BytesIO(text))
 
 
 def _edits(dist_info: str, names: Iterable[str], tag: str) -> dict[str, Edit]:
-    edits: dict[str, Edit] = {f"{dist_info}/WHEEL": lambda raw: _wheel_file(raw, tag)}
+    edits: dict[str, Edit] = {}
+    if tag:
+        edits[f"{dist_info}/WHEEL"] = lambda raw: _wheel_file(raw, tag)
     for name in names:
         if name.startswith(f"{dist_info}/sboms/auditwheel") and name.endswith(".json"):
             edits[name] = _sorted_sbom
     return edits
 
 
-def _copy(
-    old: zipfile.ZipFile, member: zipfile.ZipInfo, new: zipfile.ZipFile, at: Time, edit: Edit | None
-) -> tuple[str, str, str]:
-    mode = member.external_attr >> 16
-    info = _info(member.filename, _mode(mode), at)
-    digest, size = hashlib.sha256(), 0
-    info.file_size = member.file_size
-    with new.open(info, "w") as sink, old.open(member) as source:
-        chunks = iter(lambda: source.read(_CHUNK), b"")
-        for chunk in chunks if edit is None else [edit(source.read())]:
-            digest.update(chunk)
-            size += len(chunk)
-            sink.write(chunk)
-    encoded = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
-    return member.filename, f"sha256={encoded}", str(size)
+def _add(writer: ZipWriter, member: _Source, edit: Edit | None) -> tuple[str, str, str]:
+    name, mode = member.info.filename, _mode(member.info.external_attr >> 16)
+    with member.archive.open(member.info) as source:
+        if edit is None:
+            content = writer.add(name, mode, member.info.file_size, source)
+        else:
+            data = edit(source.read())
+            content = writer.add(name, mode, len(data), io.BytesIO(data))
+    digest = base64.urlsafe_b64encode(bytes.fromhex(content.sha256)).rstrip(b"=").decode()
+    return name, f"sha256={digest}", str(content.size)
 
 
 def _mode(mode: int) -> int:
@@ -108,18 +170,6 @@ def _mode(mode: int) -> int:
     if stat.S_ISLNK(mode):
         return mode
     return stat.S_IFREG | (0o755 if mode & 0o111 else 0o644)
-
-
-def _info(name: str, mode: int, at: Time) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name, at)
-    info.compress_type = zipfile.ZIP_DEFLATED
-    info.create_system = _UNIX
-    info.external_attr = (mode | (0 if stat.S_IFMT(mode) else stat.S_IFREG)) << 16
-    # Python 3.13 renamed the attribute that `ZipFile.open(..., "w")` takes the level from.
-    for attribute in ("compress_level", "_compresslevel"):
-        if hasattr(info, attribute):
-            setattr(info, attribute, _LEVEL)
-    return info
 
 
 def _csv(rows: Iterable[tuple[str, str, str]]) -> bytes:
@@ -155,11 +205,24 @@ def _sorted_sbom(raw: bytes) -> bytes:
 def publish(path: Path, out_dir: Path) -> Path:
     """Move the finished file ``path`` into ``out_dir``, where it appears in one step.
 
-    The two may be on different file systems: a mounted cache, say.
+    On one file system that is a rename. The two may be on different ones (a mounted cache, say): then a copy
+    is renamed.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     target = out_dir / path.name
-    handle, temporary = tempfile.mkstemp(prefix=".publish-", dir=out_dir)
+    path.chmod(0o644)
+    try:
+        os.replace(path, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy_into_place(path, target)
+        path.unlink()
+    return target
+
+
+def _copy_into_place(path: Path, target: Path) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=".publish-", dir=target.parent)
     os.close(handle)
     try:
         shutil.copyfile(path, temporary)
@@ -168,8 +231,6 @@ def publish(path: Path, out_dir: Path) -> Path:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    path.unlink()
-    return target
 
 
 def json_bytes(data: Mapping[str, Any]) -> bytes:

@@ -67,6 +67,8 @@ def build_raw(layout: WheelLayout, python: Path, executor: Executor, log: Path) 
 
     Raises :class:`~ci.errors.LibraryBuildError` with the log's tail.
     """
+    temporary = layout.out.with_name("temporary")
+    temporary.mkdir(exist_ok=True)
     command = Command(
         argv=(
             str(python), "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--no-index",
@@ -82,12 +84,14 @@ def build_raw(layout: WheelLayout, python: Path, executor: Executor, log: Path) 
             PIP_DISABLE_PIP_VERSION_CHECK="1",
             PYTHONDONTWRITEBYTECODE="1",
             PYTHONNOUSERSITE="1",
+            TMPDIR=str(temporary),  # pip builds there and copies; /tmp may be in memory
             **layout.environment,
         ),
         timeout=1800,
         label="assemble the wheel",
     )  # fmt: skip
     done = executor.run(command, log)
+    shutil.rmtree(temporary, ignore_errors=True)
     wheels = sorted(layout.out.glob("*.whl"))
     if not done.ok or len(wheels) != 1:
         raise LibraryBuildError(

@@ -17,7 +17,9 @@ import io
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -28,9 +30,11 @@ from packaging.version import Version
 
 from ci.elf import MAGIC, BrokenElfError, ElfFacts, read_elf
 from ci.errors import FindingError
+from ci.wheel.zip_writer import own_cpus
 
-_CHUNK = 1 << 20
-_IN_MEMORY = 64 << 20
+_CHUNK = 1 << 18
+_IN_MEMORY = 1 << 20
+_MOST_THREADS = 32
 
 
 @dataclass(frozen=True)
@@ -123,9 +127,10 @@ class WheelFacts:
         return tuple(value for key, value in fields if key.lower() == name.lower())
 
 
-def read_facts(path: Path, *, look_for: Sequence[str] = ()) -> WheelFacts:
-    """Read the wheel at ``path``; ``look_for`` are strings to search in its ELF files.
+def read_facts(path: Path, *, look_for: Sequence[str] = (), jobs: int | None = None) -> WheelFacts:
+    """Read the wheel at ``path``, every member once; ``look_for`` are strings to search in its ELF files.
 
+    ``jobs`` threads read (default: the CPUs of this process), each a member at a time in small pieces.
     Raises :class:`~ci.errors.FindingError` for a file that is no wheel: a bad name, a bad zip, no or two
     ``.dist-info`` folders, or no METADATA, WHEEL or RECORD in it.
     """
@@ -136,12 +141,12 @@ def read_facts(path: Path, *, look_for: Sequence[str] = ()) -> WheelFacts:
     try:
         with zipfile.ZipFile(path) as archive:
             dist_info = _dist_info(path, archive)
-            members, elfs, broken = _read_members(archive, tuple(look_for))
+            seen = _read_members(archive, tuple(look_for), jobs or own_cpus())
             metadata, wheel, record = (
                 _text(path, archive, f"{dist_info}/{part}")
                 for part in ("METADATA", "WHEEL", "RECORD")
             )
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise _no_wheel(path, str(error)) from error
     return WheelFacts(
         path=path,
@@ -153,9 +158,9 @@ def read_facts(path: Path, *, look_for: Sequence[str] = ()) -> WheelFacts:
         metadata=_fields(metadata),
         wheel=_fields(wheel),
         record=parse_record(record),
-        members=members,
-        elfs=elfs,
-        broken=broken,
+        members=tuple(one.member for one in seen),
+        elfs=tuple(one.elf for one in seen if one.elf is not None),
+        broken=tuple((one.member.name, one.broken) for one in seen if one.broken),
     )
 
 
@@ -213,42 +218,75 @@ def _fields(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((key, str(value)) for key, value in message.items())
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """One member, and what it is if it starts like an ELF file: its facts, or why it has none."""
+
+    member: Member
+    elf: ElfFacts | None = None
+    broken: str = ""
+
+
 def _read_members(
-    archive: zipfile.ZipFile, look_for: tuple[str, ...]
-) -> tuple[tuple[Member, ...], tuple[ElfFacts, ...], tuple[tuple[str, str], ...]]:
-    members, elfs, broken = [], [], []
-    for info in archive.infolist():
-        if info.is_dir():
-            continue
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as copy:
-            digest, found = _copy(archive, info, copy, look_for)
-            mode = info.external_attr >> 16
-            members.append(Member(info.filename, info.file_size, digest, mode, info.compress_size))
-            copy.seek(0)
-            if copy.read(len(MAGIC)) != MAGIC:
-                continue
-            copy.seek(0)
-            try:
-                elfs.append(read_elf(info.filename, copy, info.file_size, found))
-            except BrokenElfError as error:
-                broken.append((info.filename, str(error)))
-    return tuple(members), tuple(elfs), tuple(broken)
+    archive: zipfile.ZipFile, look_for: tuple[str, ...], jobs: int
+) -> tuple[_Seen, ...]:
+    """Every member in the archive's order, read once; threads inflate and hash side by side."""
+    infos = [info for info in archive.infolist() if not info.is_dir()]
+    with ThreadPoolExecutor(max(1, min(jobs, _MOST_THREADS)), "facts") as pool:
+        try:
+            return tuple(pool.map(lambda info: _read_member(archive, info, look_for), infos))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _read_member(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, look_for: tuple[str, ...]
+) -> _Seen:
+    digest = hashlib.sha256()
+    with archive.open(info) as source:
+        chunk = source.read(_CHUNK)
+        if chunk.startswith(MAGIC):
+            return _read_elf_member(info, chunk, source, look_for)
+        while chunk:
+            digest.update(chunk)
+            chunk = source.read(_CHUNK)
+    return _Seen(_member(info, digest.hexdigest()))
+
+
+def _member(info: zipfile.ZipInfo, digest: str) -> Member:
+    mode = info.external_attr >> 16
+    return Member(info.filename, info.file_size, digest, mode, info.compress_size)
+
+
+def _read_elf_member(
+    info: zipfile.ZipInfo, chunk: bytes, source: IO[bytes], look_for: tuple[str, ...]
+) -> _Seen:
+    """An ELF file is read through a copy, because its parts are all over it."""
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as copy:
+        digest, found = _copy(chunk, source, copy, look_for)
+        copy.seek(0)
+        member = _member(info, digest)
+        try:
+            return _Seen(member, read_elf(info.filename, copy, info.file_size, found))
+        except BrokenElfError as error:
+            return _Seen(member, broken=str(error))
 
 
 def _copy(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, copy: IO[bytes], look_for: tuple[str, ...]
+    chunk: bytes, source: IO[bytes], copy: IO[bytes], look_for: tuple[str, ...]
 ) -> tuple[str, tuple[str, ...]]:
-    """Copy one member, hash it, and look for the strings, in one pass and with bounded memory."""
+    """Copy ``chunk`` and the rest, hash it, and look for the strings, in one pass with bounded memory."""
     digest = hashlib.sha256()
     wanted = {text: text.encode() for text in look_for if text}
     keep = max((len(raw) for raw in wanted.values()), default=1) - 1
     found: set[str] = set()
     tail = b""
-    with archive.open(info) as source:
-        while chunk := source.read(_CHUNK):
-            digest.update(chunk)
-            copy.write(chunk)
-            window = tail + chunk
-            found |= {text for text, raw in wanted.items() if raw in window}
-            tail = window[-keep:] if keep else b""
+    while chunk:
+        digest.update(chunk)
+        copy.write(chunk)
+        window = tail + chunk
+        found |= {text for text, raw in wanted.items() if raw in window}
+        tail = window[-keep:] if keep else b""
+        chunk = source.read(_CHUNK)
     return digest.hexdigest(), tuple(sorted(found))

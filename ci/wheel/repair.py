@@ -1,8 +1,12 @@
 """Touch: from a raw wheel to one that can be installed elsewhere, or to findings and nothing on disk.
 
-A repair looks (facts), judges (policy), lets auditwheel touch a copy, writes the result in canonical form,
-looks again, judges again, and only then moves the wheel into the output folder. auditwheel itself leaves a
-wheel in its output folder even when it fails, so it never sees the real one.
+A repair looks (facts), judges (policy), lets auditwheel touch a slim copy, writes the result in canonical
+form, looks again, judges again, and only then moves the wheel into the output folder. auditwheel itself
+leaves a wheel in its output folder even when it fails, so it never sees the real one.
+
+The slim copy holds the ELF files and ``.dist-info``, which is all that auditwheel looks at and changes; it is
+not compressed. The rest of the wheel is read to be looked at, read to be compressed, written once, and read
+back to be looked at again.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci.elf import BrokenElfError
@@ -24,7 +28,14 @@ from ci.errors import FindingError
 from ci.findings import Finding, refuse
 from ci.proc import Command, run, scrubbed
 from ci.wheel import judge
-from ci.wheel.archive import Time, entry_time, publish, retagged_name, rewrite
+from ci.wheel.archive import (
+    Patched,
+    entry_time,
+    publish,
+    retagged_name,
+    rewrite,
+    write_slim,
+)
 from ci.wheel.facts import WheelFacts, read_facts, read_host_elf
 from ci.wheel.policy import (
     Exclude,
@@ -35,7 +46,9 @@ from ci.wheel.policy import (
     load_policy,
     original_soname,
 )
-from ci.wheel.tags import Analysis, WheelTag, analyze, compute_tag, missing_tool, python_findings
+from ci.wheel.tags import Analysis, analyze, compute_tag, missing_tool, python_findings
+from ci.wheel.zip_records import Time
+from ci.wheel.zip_writer import own_cpus
 
 _TIMEOUT = 3600.0
 _KEPT_VARIABLES = (
@@ -78,6 +91,7 @@ class _Order:
     env: Mapping[str, str]
     at: Time
     log: Path
+    jobs: int
 
 
 def repair(
@@ -89,12 +103,14 @@ def repair(
     declared_excludes: tuple[str, ...],
     log: Path,
     forbidden_paths: Sequence[str] = (),
+    jobs: int | None = None,
 ) -> Repaired:
     """Repair the wheel ``raw`` into ``out_dir`` and return what was done.
 
     ``python_tag`` is the cell's (``cp312``), ``cuda`` its CUDA (``13.0``), ``declared_excludes`` are patterns
     that libraries declare, ``forbidden_paths`` must not occur in any binary, and ``log`` gets auditwheel's
-    output. Equal inputs (and SOURCE_DATE_EPOCH) give equal bytes.
+    output. ``jobs`` threads read and compress (default: the CPUs of this process). Equal inputs (and
+    SOURCE_DATE_EPOCH) give equal bytes, whatever ``jobs`` is.
 
     Raises :class:`~ci.errors.FindingError` when a rule is broken before or after, or auditwheel fails;
     :class:`~ci.errors.ToolchainError` without auditwheel or patchelf. ``out_dir`` then holds what it held.
@@ -108,8 +124,9 @@ def repair(
         env=_environment(os.environ),
         at=entry_time(raw, os.environ),
         log=log,
+        jobs=jobs or own_cpus(),
     )
-    before = read_facts(raw, look_for=order.forbidden)
+    before = read_facts(raw, look_for=order.forbidden, jobs=order.jobs)
     refuse(f"{raw.name} cannot be repaired", _content_findings(before, order))
     with _staging(out_dir) as staging:
         if before.host_elfs:
@@ -137,12 +154,12 @@ def _content_findings(facts: WheelFacts, order: _Order) -> list[Finding]:
 def _repair_pure(before: WheelFacts, out_dir: Path, staging: Path, order: _Order) -> Repaired:
     needs = judge_needs(before, cuda_major(order.cuda), order.declared, order.policy)
     refuse(f"{before.path.name} cannot be repaired", needs.findings)
-    tag = compute_tag(before, order.python_tag, ("any",))
-    final = _rewritten(before.path, staging, str(tag), order)
+    tag = str(compute_tag(before, order.python_tag, ("any",)))
+    final = _rewritten(before.path, staging, tag, None, order)
     reason = "no ELF file in the wheel: auditwheel has nothing to do"
     order.log.parent.mkdir(parents=True, exist_ok=True)
     order.log.write_text(f"{before.path.name}: {reason}; tag {tag}\n", "utf-8")
-    return _finish(before, final, out_dir, needs, tag, order, reason)
+    return _finish(before, final, out_dir, needs, ("any",), order, reason)
 
 
 # --- wheels with ELF files -------------------------------------------------------------------------
@@ -150,25 +167,23 @@ def _repair_pure(before: WheelFacts, out_dir: Path, staging: Path, order: _Order
 
 def _repair_platform(before: WheelFacts, out_dir: Path, staging: Path, order: _Order) -> Repaired:
     _check_tools(order.env)
-    needs = _needs(before, order)
-    machine = before.host_elfs[0].machine
-    provisional = compute_tag(before, order.python_tag, (f"linux_{machine}",))
-    prepared = _rewritten(before.path, _folder(staging, "raw"), str(provisional), order)
-    patched = _run_auditwheel(prepared, _folder(staging, "patched"), needs, order)
+    provisional = compute_tag(before, order.python_tag, (f"linux_{before.host_elfs[0].machine}",))
+    slim = _folder(staging, "slim") / retagged_name(before.path.name, str(provisional))
+    elfs = [elf.path for elf in before.elfs]
+    given = write_slim(before.path, slim, elfs, at=order.at, tag=str(provisional))
+    needs = _needs(before, slim, order)
+    patched = _run_auditwheel(slim, _folder(staging, "patched"), needs, order)
     tag = "-".join(patched.name.removesuffix(".whl").rsplit("-", 3)[1:])
-    final = _rewritten(patched, _folder(staging, "final"), tag, order)
     patterns = [exclude.pattern for exclude in needs.excludes]
-    analysis = analyze(final, patterns, graft=False, env=order.env)
-    refuse(f"{final.name} is not portable", _portability_findings(final, analysis))
-    computed = compute_tag(read_facts(final), order.python_tag, analysis.platforms)
-    return _finish(before, final, out_dir, needs, computed, order, "")
+    analysis = analyze(patched, patterns, graft=False, env=order.env)
+    refuse(f"{patched.name} is not portable", _portability_findings(patched, analysis))
+    final = _rewritten(before.path, staging, tag, Patched(patched, given), order)
+    return _finish(before, final, out_dir, needs, analysis.platforms, order, "")
 
 
-def _needs(before: WheelFacts, order: _Order) -> Needs:
+def _needs(before: WheelFacts, slim: Path, order: _Order) -> Needs:
     """What stays outside and what gets grafted, before auditwheel touches anything."""
-    plan = analyze(
-        before.path, [*order.policy.patterns, *order.declared], graft=True, env=order.env
-    )
+    plan = analyze(slim, [*order.policy.patterns, *order.declared], graft=True, env=order.env)
     needs = judge_needs(
         before,
         cuda_major(order.cuda),
@@ -224,7 +239,7 @@ def _run_auditwheel(prepared: Path, folder: Path, needs: Needs, order: _Order) -
     excludes = [part for e in needs.excludes for part in ("--exclude", e.pattern)]
     argv = (
         *(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto"),
-        *("--zip-compression-level", "1", "--wheel-dir", str(folder)),
+        *("--zip-compression-level", "0", "--wheel-dir", str(folder)),
         *excludes,
         str(prepared),
     )
@@ -254,24 +269,26 @@ def _finish(
     final: Path,
     out_dir: Path,
     needs: Needs,
-    tag: WheelTag,
+    platforms: tuple[str, ...],
     order: _Order,
     skipped_reason: str,
 ) -> Repaired:
-    """Look again, judge again, publish."""
-    after = read_facts(final, look_for=order.forbidden)
+    """Look again at what is on disk now, judge again, publish. A move changes no byte of it."""
+    after = read_facts(final, look_for=order.forbidden, jobs=order.jobs)
+    tag = compute_tag(after, order.python_tag, platforms)
     findings = [
         *_content_findings(after, order),
         *judge.search_path_findings(after),
         *judge.tag_findings(after, tag),
         *_lost(before, after),
+        *_changed(before, after),
     ]
     refuse(f"{final.name} was repaired, and is still not right", findings)
     path = publish(final, out_dir)
     return Repaired(
         path=path,
         facts_before=before,
-        facts_after=read_facts(path, look_for=order.forbidden),
+        facts_after=replace(after, path=path),
         excluded=needs.excludes,
         grafted=_grafted(before, after, needs),
         tag=str(tag),
@@ -288,6 +305,19 @@ def _lost(before: WheelFacts, after: WheelFacts) -> list[Finding]:
             "lost", name, "it was in the raw wheel and is not in the repaired one", "report this"
         )
         for name in sorted(gone)
+    ]
+
+
+def _changed(before: WheelFacts, after: WheelFacts) -> list[Finding]:
+    """Only ELF files, by auditwheel, and ``.dist-info`` may have other content than in the raw wheel."""
+    elfs = {elf.path for elf in before.elfs}
+    old = {member.name: member.sha256 for member in before.members}
+    return [
+        Finding("changed", m.name, "its content is not that of the raw wheel", "report this")
+        for m in after.members
+        if m.name not in elfs
+        and not m.name.startswith(f"{before.dist_info}/")
+        and old.get(m.name, m.sha256) != m.sha256
     ]
 
 
@@ -308,9 +338,11 @@ def _users(name: str, needs: Needs) -> tuple[str, ...]:
     return needs.outside[max(matching, key=len)] if matching else ()
 
 
-def _rewritten(source: Path, folder: Path, tag: str, order: _Order) -> Path:
-    target = folder / retagged_name(source.name, tag)
-    rewrite(source, target, tag=tag, at=order.at)
+def _rewritten(
+    source: Path, staging: Path, tag: str, patched: Patched | None, order: _Order
+) -> Path:
+    target = _folder(staging, "final") / retagged_name(source.name, tag)
+    rewrite(source, target, tag=tag, at=order.at, patched=patched, jobs=order.jobs)
     return target
 
 

@@ -3,6 +3,11 @@
 ``auditwheel show`` takes no excludes, so a wheel that rightly leaves CUDA outside is ``linux_x86_64`` to it.
 Its JSON still says, for each policy, what stands in the way; striking out what the policy keeps outside gives
 the tag that it would show. That is the second opinion on the tag of the file name.
+
+``auditwheel show`` unpacks all of a wheel to look at its ELF files. It gets a slim copy under the same file
+name: the ELF files as they are in the finished wheel, and ``.dist-info``. Of other members it would only
+learn that they are no ELF files, by their first four bytes (``ELFFile`` of pyelftools), as the farm does.
+twine and check-wheel-contents get the finished wheel itself.
 """
 
 from __future__ import annotations
@@ -11,7 +16,9 @@ import json
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -19,37 +26,41 @@ from typing import Any
 from ci.findings import Finding
 from ci.proc import Command, Completed, run
 from ci.wheel import judge
+from ci.wheel.archive import write_slim
 from ci.wheel.facts import WheelFacts, read_facts
 from ci.wheel.policy import Policy, load_policy
 from ci.wheel.tags import missing_tool
+from ci.wheel.zip_writer import own_cpus
 
 _TIMEOUT = 1800.0
+_ANY_TIME = (1980, 1, 1, 0, 0, 0)
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
 _COLOUR = re.compile(r"\x1b?\[[0-9;]*m")
 _CHECK = re.compile(r"^.*: (?P<code>W\d{3}): (?P<text>.*)$")
 
 
 def verify(
-    wheel: Path, *, log: Path, excluded: Sequence[str] = (), policy: Policy | None = None
+    wheel: Path,
+    *,
+    log: Path,
+    excluded: Sequence[str] = (),
+    policy: Policy | None = None,
+    facts: WheelFacts | None = None,
+    jobs: int | None = None,
 ) -> tuple[Finding, ...]:
     """Run all gates on ``wheel`` and return their findings; ``log`` gets the output of the tools.
 
-    ``excluded`` are patterns that stay outside besides those of the policy: the declared excludes.
+    ``excluded`` are patterns that stay outside besides those of the policy: the declared excludes. ``facts``
+    are those of this very file, if the caller has just read them (:class:`~ci.wheel.repair.Repaired`); else
+    they are read. The tools run side by side, at most ``jobs`` (default: the CPUs of this process).
     Raises :class:`~ci.errors.ToolchainError` when one of the tools is not installed.
     """
-    policy = policy or load_policy()
-    facts = read_facts(wheel)
-    ignored = [check.code for check in policy.ignored_checks if not check.paths]
-    twine = _tool("twine", "twine", "check", "--strict", "--", str(wheel))
-    contents = _tool(
-        "check-wheel-contents",
-        *("check_wheel_contents", "--no-config", f"--ignore={','.join(ignored)}", str(wheel)),
-    )
-    # No search path: else the symbols of a CUDA library that happens to be on this host would count.
-    show = _tool(
-        "auditwheel",
-        *("auditwheel", "show", "--json", "--allow-pure-python-wheel", "--ldpaths=", str(wheel)),
-    )
+    policy, jobs = policy or load_policy(), jobs or own_cpus()
+    if facts is None or facts.path != wheel:
+        facts = read_facts(wheel, jobs=jobs)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".verify-", dir=log.parent) as scratch:
+        twine, contents, show = _run_tools(facts, policy, jobs, Path(scratch))
     _write_log(log, (twine, contents, show))
     return (
         *judge.record_findings(facts),
@@ -60,11 +71,39 @@ def verify(
     )
 
 
-def _tool(name: str, module: str, *arguments: str) -> Completed:
+def _run_tools(
+    facts: WheelFacts, policy: Policy, jobs: int, scratch: Path
+) -> tuple[Completed, Completed, Completed]:
+    """twine, check-wheel-contents and ``auditwheel show``, in this order."""
+    wheel = facts.path
+    ignored = [check.code for check in policy.ignored_checks if not check.paths]
+    slim = scratch / wheel.name
+    write_slim(wheel, slim, [elf.path for elf in facts.elfs], at=_ANY_TIME)
+    with ThreadPoolExecutor(max(1, min(jobs, 3)), "gate") as pool:
+        show = pool.submit(
+            _tool,
+            "auditwheel",
+            *("auditwheel", "show", "--json", "--allow-pure-python-wheel"),
+            # No search path: else the symbols of a CUDA library that is on this host would count.
+            *("--ldpaths=", str(slim)),
+            env={"TMPDIR": str(scratch)},
+        )
+        twine = pool.submit(_tool, "twine", "twine", "check", "--strict", "--", str(wheel))
+        contents = pool.submit(
+            _tool,
+            "check-wheel-contents",
+            *("check_wheel_contents", "--no-config", f"--ignore={','.join(ignored)}", str(wheel)),
+        )
+        return twine.result(), contents.result(), show.result()
+
+
+def _tool(
+    name: str, module: str, *arguments: str, env: Mapping[str, str] | None = None
+) -> Completed:
     argv = (sys.executable, "-m", module, *arguments)
-    env = {name: os.environ[name] for name in os.environ if not _misleads(name)}
-    env |= {"NO_COLOR": "1", "COLUMNS": "200", "PYTHONWARNINGS": "ignore"}
-    done = run(Command(argv, env=env, timeout=_TIMEOUT, label=name))
+    kept = {name: os.environ[name] for name in os.environ if not _misleads(name)}
+    kept |= {"NO_COLOR": "1", "COLUMNS": "200", "PYTHONWARNINGS": "ignore", **(env or {})}
+    done = run(Command(argv, env=kept, timeout=_TIMEOUT, label=name))
     if not done.ok and f"No module named {module}" in done.output:
         raise missing_tool(name)
     return done
@@ -75,7 +114,6 @@ def _misleads(variable: str) -> bool:
 
 
 def _write_log(log: Path, runs: Sequence[Completed]) -> None:
-    log.parent.mkdir(parents=True, exist_ok=True)
     parts = [f"$ {done.command.shown}\n{done.output}[status {done.returncode}]\n" for done in runs]
     log.write_text("\n".join(parts), "utf-8")
 

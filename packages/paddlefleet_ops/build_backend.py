@@ -3,22 +3,28 @@
 Plain ``pip wheel packages/paddlefleet_ops`` and ``python -m build`` work: the backend asks the machine
 for the target, checks the submodules that it needs, builds every selected library and collects its
 artifacts into ``src/paddlefleet_ops``. The farm builds the libraries itself, one step each, and names
-the file with the result in ``PADDLEFLEET_OPS_ASSEMBLY``; then the backend only installs them.
+the file with the result in ``PADDLEFLEET_OPS_ASSEMBLY``; then the backend only puts them into a wheel, which
+is not compressed, because the farm repairs it and writes another.
 
 Nothing happens on import: every effect is inside a hook.
 """
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
+import io
 import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -34,6 +40,7 @@ LIBS_VARIABLE = "PADDLEFLEET_OPS_LIBS"
 PACKAGE_SOURCE = build_utils.PACKAGE_SOURCE
 GENERATED = ("_manifest.json", "__init__.pyi")
 Settings = Mapping[str, Any] | None
+_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -88,10 +95,17 @@ def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
 def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
-    """Build the raw wheel into ``wheel_directory`` and return its file name; PEP 517."""
-    _install_assembly()
+    """Build the raw wheel into ``wheel_directory`` and return its file name; PEP 517.
+
+    setuptools copies every file three times, holds each as a whole in memory and compresses it. So for the
+    farm it sees an empty file in place of each artifact: names, modes, tag and metadata come from setuptools,
+    and the content goes straight from the artifacts into the wheel.
+    """
+    contents = _install_assembly(placeholders=True)
     try:
         name: str = build_meta.build_wheel(wheel_directory, dict(config_settings or {}), None)
+        if contents:
+            _fill(Path(wheel_directory, name), contents)
     finally:
         _remove_targets()
     return name
@@ -137,13 +151,21 @@ def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
     )
 
 
-def _install_assembly() -> None:
+def _install_assembly(*, placeholders: bool = False) -> Mapping[str, Path]:
+    """Put what goes into the wheel into the package. With ``placeholders``, the artifacts that the farm names
+    are empty files there; returns the real ones by the name that each has in the wheel.
+    """
     given = os.environ.get(ASSEMBLY_VARIABLE)
     if given:
-        _install(Assembly.read(Path(given)))
-        return
+        assembly = Assembly.read(Path(given))
+        if not placeholders:
+            _install(assembly)
+            return {}
+        _install(Assembly(assembly.manifest, {}))
+        return _place_empty(assembly.artifacts.values())
     with tempfile.TemporaryDirectory(prefix="paddlefleet_ops-") as scratch:
         _install(_build_plain(Path(scratch)))
+    return {}
 
 
 def _build_plain(scratch: Path) -> Assembly:
@@ -222,6 +244,58 @@ def _install(assembly: Assembly) -> None:
     texts = (text + "\n", build_manifest.stub_text(assembly.manifest))
     for name, content in zip(GENERATED, texts, strict=True):
         (PACKAGE_SOURCE / name).write_text(content, "utf-8")
+
+
+def _place_empty(folders: Iterable[Path]) -> dict[str, Path]:
+    """An empty file of the same mode in the package for every file of ``folders``, links followed."""
+    contents: dict[str, Path] = {}
+    for folder in folders:
+        for parent, _, names in os.walk(folder, followlinks=True):
+            for name in names:
+                path = Path(parent, name)
+                relative = path.relative_to(folder)
+                target = PACKAGE_SOURCE / relative
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(b"")
+                shutil.copymode(path, target)
+                contents[f"{PACKAGE_SOURCE.name}/{relative.as_posix()}"] = path
+    return contents
+
+
+def _fill(wheel: Path, contents: Mapping[str, Path]) -> None:
+    """Write ``wheel`` anew, stored, with the files ``contents`` in place of the members of these names."""
+    filled = wheel.with_name(f".{wheel.name}.filled")
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(filled, "x") as new:
+        *members, record = old.infolist()  # setuptools writes RECORD last, as PEP 427 recommends
+        rows = []
+        for member in members:
+            path = contents.get(member.filename)
+            with path.open("rb") if path is not None else old.open(member) as source:
+                size = path.stat().st_size if path is not None else member.file_size
+                rows.append(_store(new, member, source, size))
+        rows.append([record.filename, "", ""])
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        raw = text.getvalue().encode()
+        _store(new, record, io.BytesIO(raw), len(raw))
+    os.replace(filled, wheel)
+
+
+def _store(
+    new: zipfile.ZipFile, member: zipfile.ZipInfo, source: IO[bytes], size: int
+) -> list[str]:
+    """Store ``source`` under the name, time and mode of ``member``, and return its row of RECORD."""
+    info = zipfile.ZipInfo(member.filename, member.date_time)
+    info.external_attr = member.external_attr
+    info.file_size = size  # tells zipfile whether the member needs ZIP64
+    digest, written = hashlib.sha256(), 0
+    with new.open(info, "w") as sink:
+        while chunk := source.read(_CHUNK):
+            digest.update(chunk)
+            written += len(chunk)
+            sink.write(chunk)
+    encoded = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
+    return [member.filename, f"sha256={encoded}", str(written)]
 
 
 def _remove_targets() -> None:
