@@ -1,20 +1,32 @@
 """The key of a step: the hash of every named input, and of nothing else.
 
 Values that only schedule (jobs, threads, temporary paths) are never inputs. Inputs keep their names, so
-that two keys can be compared and the one input that changed can be named.
+that two keys can be compared and the one input that changed can be named; a value with several parts has
+a part in each line, so that only the lines that changed are shown.
+
+What of order counts: the order inside one value (the flags of a variable, the entries of a path), the
+order of include folders (the first one wins) and of hooks (they run in that order). What does not: the
+order in which variables, artifacts, requirements, ignored patterns and capabilities were declared.
+
+What is no input, because it is the same for every build: the time (``SOURCE_DATE_EPOCH`` is a constant of
+``build_steps.py``, whose text is an input), the folders (mapped away by that file), the user's environment.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
-from collections.abc import Mapping
+import platform
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from ci.registry import EcosystemLibrary, Target, build_steps
 
-KEY_SCHEMA = 1
+KEY_SCHEMA = 2
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
@@ -28,11 +40,10 @@ class Key:
         """The key of ``inputs``."""
         return cls(tuple(sorted(inputs.items())))
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 over schema, names and values, 64 hexadecimal digits."""
-        text = json.dumps([KEY_SCHEMA, self.inputs], separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(_encode([KEY_SCHEMA, self.inputs]).encode()).hexdigest()
 
     def difference(self, other: Key) -> dict[str, tuple[str | None, str | None]]:
         """The inputs that differ: name to the value here and there (``None`` where it is not one)."""
@@ -44,44 +55,82 @@ class Key:
         }
 
 
+def changed_lines(old: str | None, new: str | None) -> tuple[str, str]:
+    """The lines of two values of one input that differ: those that went, and those that came.
+
+    ``None`` (it was no input) has no lines. Lines that only moved count as changed, as order may matter.
+    """
+    before, after = (text.split("\n") if text is not None else [] for text in (old, new))
+    went: list[str] = []
+    came: list[str] = []
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for tag, start, end, start_new, end_new in matcher.get_opcodes():
+        if tag != "equal":
+            went += before[start:end]
+            came += after[start_new:end_new]
+    return "\n".join(went), "\n".join(came)
+
+
 def library_key(
     library: EcosystemLibrary,
     target: Target,
     *,
     tree: str,
-    build_requires: tuple[str, ...],
+    build_requires: Iterable[str],
     toolchain_identity: str,
     interpreter_identity: str,
 ) -> Key:
     """The key of a library's build: only the axes that its declaration says it varies by.
 
-    ``tree`` is the hash of its sources, ``build_requires`` its build requirements as locked,
-    ``toolchain_identity`` what it is compiled with, which counts only for a library that is compiled.
+    ``tree`` is the hash of its sources. ``build_requires`` are its build requirements, and everything that
+    they need, as locked (``name==version``): what else other libraries have in the same environment is not
+    an input, so a library declares what it uses. ``toolchain_identity`` is what it is compiled with, which
+    counts only for a library that is compiled, as does the machine. ``interpreter_identity`` is the Python
+    of its environment as exactly as its extension modules depend on it.
     """
     inputs = {
         "library": library.name,
         "source tree": tree,
-        "artifacts": repr(tuple((item.source, item.target) for item in library.artifacts)),
-        "ignored": repr(sorted(library.ignored)),
-        "build requirements": " ".join(build_requires),
-        "environment": json.dumps(library.build_env(target), sort_keys=True),
-        "include folders": " ".join(library.include_dirs),
-        "hooks before build": " ".join(library.hooks_before_build),
-        "hooks after collect": " ".join(library.hooks_after_collect),
+        "artifacts": _lines(f"{item.source} -> {item.target}" for item in library.artifacts),
+        "ignored": _lines(library.ignored),
+        "build requirements": _lines(build_requires),
+        "environment": json.dumps(library.build_env(target), indent=0, sort_keys=True),
+        "include folders": "\n".join(library.include_dirs),
+        "hooks before build": "\n".join(library.hooks_before_build),
+        "hooks after collect": "\n".join(library.hooks_after_collect),
         "build code": _code_hash(bool(library.hooks_before_build or library.hooks_after_collect)),
     }
     if library.needs_cuda_compiler or library.needs_host_compiler:
         inputs["toolchain"] = toolchain_identity
+        inputs["machine"] = platform.machine()
     if "python" in library.varies_by:
         inputs["python"] = interpreter_identity
     if "cuda" in library.varies_by:
         inputs["cuda"] = target.cuda
     if "capability" in library.varies_by:
-        inputs["capabilities"] = " ".join(library.capabilities(target))
+        inputs["capabilities"] = " ".join(sorted(library.capabilities(target)))
     return Key.of(inputs)
 
 
+def _lines(values: Iterable[str]) -> str:
+    return "\n".join(sorted(set(values)))
+
+
 def _code_hash(with_hooks: bool) -> str:
+    """The code that builds: ``build_steps.py``, and for a library with hooks all of ``build_hooks.py``,
+    because a hook may use anything of its module.
+    """
     steps = Path(build_steps.__file__)
     files = [steps, steps.with_name("build_hooks.py")] if with_hooks else [steps]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    stats = [path.stat() for path in files]
+    return _hash_of_files(
+        tuple(map(str, files)),
+        tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats),
+    )
+
+
+@lru_cache(maxsize=16)
+def _hash_of_files(files: tuple[str, ...], _stats: tuple[tuple[int, ...], ...]) -> str:
+    """Read once for as long as the files stay as they are."""
+    digests = [hashlib.sha256(Path(name).read_bytes()).digest() for name in files]
+    return hashlib.sha256(b"".join(digests)).hexdigest()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.graph import key as key_module
-from ci.graph.key import Key, library_key
+from ci.graph.key import Key, changed_lines, library_key
 from ci.registry import EcosystemLibrary, Target, build_utils
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
@@ -155,6 +155,68 @@ def test_what_a_declaration_says_of_the_build_is_in_the_key(
     assert key_of(make_library(), target) != key_of(make_library(**change), target)
 
 
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("include_dirs", ("a", "b"), ("b", "a")),
+        ("hooks_before_build", ("h", "g"), ("g", "h")),
+        ("extra_env", {"CFLAGS": "-O2 -g"}, {"CFLAGS": "-g -O2"}),
+    ],
+)
+def test_the_order_that_a_compiler_or_a_hook_sees_is_in_the_key(
+    make_library: Any, name: str, one: object, other: object
+) -> None:
+    keys = {key_of(make_library(**{name: value}), CELLS[0]).digest for value in (one, other)}
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("extra_env", {"A": "1", "B": "2"}, {"B": "2", "A": "1"}),
+        ("ignored", {"a": "why", "b": "why"}, {"b": "why", "a": "why"}),
+        (
+            "artifacts",
+            (build_utils.Artifact("a", "alpha"), build_utils.Artifact("b", "beta")),
+            (build_utils.Artifact("b", "beta"), build_utils.Artifact("a", "alpha")),
+        ),
+    ],
+)
+def test_the_order_of_a_declaration_is_not_in_the_key(
+    make_library: Any, name: str, one: object, other: object
+) -> None:
+    assert key_of(make_library(**{name: one}), CELLS[0]) == key_of(
+        make_library(**{name: other}), CELLS[0]
+    )
+
+
+def test_the_order_of_locked_requirements_and_capabilities_is_not_in_the_key(
+    make_library: Any,
+) -> None:
+    library = make_library(varies_by=frozenset({"capability"}), needs_cuda_compiler=True)
+    one = key_of(library, Target("13.0", "3.12", ("9.0", "10.0")), build_requires=("a==1", "b==2"))
+    other = key_of(
+        library, Target("13.0", "3.12", ("10.0", "9.0")), build_requires=("b==2", "a==1")
+    )
+    assert one == other
+
+
+def test_values_that_hold_a_line_break_are_not_taken_for_two(make_library: Any) -> None:
+    one = make_library(extra_env={"A": '1",\n"B": "2'})
+    other = make_library(extra_env={"A": "1", "B": "2"})
+    assert key_of(one, CELLS[0]) != key_of(other, CELLS[0])
+
+
+def test_the_machine_is_in_the_key_of_what_is_compiled_alone(
+    make_library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, pure = make_library(needs_host_compiler=True), make_library()
+    before = [key_of(library, CELLS[0]) for library in (compiled, pure)]
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert set(key_of(compiled, CELLS[0]).difference(before[0])) == {"machine"}
+    assert key_of(pure, CELLS[0]) == before[1]
+
+
 def test_the_moment_of_a_hook_is_in_the_key(make_library: Any) -> None:
     before = make_library(hooks_before_build=("h",))
     after = make_library(hooks_after_collect=("h",))
@@ -183,10 +245,10 @@ def test_hook_code_is_in_the_key_of_those_that_use_hooks(
     monkeypatch.setattr(key_module, "build_steps", Steps)
     plain, hooked = make_library(), make_library(hooks_before_build=("h",))
     before = [key_of(library, CELLS[0]) for library in (plain, hooked)]
-    (tmp_path / "build_hooks.py").write_text("two")
+    (tmp_path / "build_hooks.py").write_text("three")
     assert key_of(plain, CELLS[0]) == before[0]
     assert set(key_of(hooked, CELLS[0]).difference(before[1])) == {"build code"}
-    (tmp_path / "build_steps.py").write_text("two")
+    (tmp_path / "build_steps.py").write_text("three")
     assert set(key_of(plain, CELLS[0]).difference(before[0])) == {"build code"}
 
 
@@ -224,8 +286,29 @@ def test_two_keys_are_equal_just_when_nothing_differs(
 
 def test_a_digest_does_not_change_unseen() -> None:
     """A new form makes every stored result stale, and has to be meant: KEY_SCHEMA is there for it."""
-    # sha256 of '[1,[["a","1"],["b","2"]]]'
+    # printf '[2,[["a","1"],["b","2"]]]' | sha256sum
     assert (
         Key.of({"b": "2", "a": "1"}).digest
-        == "28d14f896228ff0d704a5e0a3e07a60cfeeca522573a9b7ec75b5c604e2bdfdf"
+        == "9f6b9a8941feed65a8621b214177a1822b84613e58abb2a516460458f55aa875"
     )
+
+
+@given(TEXTS | st.none(), TEXTS | st.none())
+def test_changed_lines_are_those_that_one_side_alone_has(old: str | None, new: str | None) -> None:
+    went, came = changed_lines(old, new)
+    assert (old == new) <= (went == came == "")
+    if (old or "") != (new or ""):
+        assert went != came
+    for part, whole in ((went, old), (came, new)):
+        assert not part or set(part.split("\n")) <= set((whole or "").split("\n"))
+
+
+def test_of_a_long_value_only_the_changed_lines_are_shown() -> None:
+    old = "\n".join(["compiler nvcc 13.0.88", *(f"file{n} sha256:{n:064d}" for n in range(40))])
+    new = old.replace("nvcc 13.0.88", "nvcc 13.0.99").replace("file7 ", "file77 ")
+    went, came = changed_lines(old, new)
+    assert went == f"compiler nvcc 13.0.88\nfile7 sha256:{7:064d}"
+    assert came == f"compiler nvcc 13.0.99\nfile77 sha256:{7:064d}"
+    assert changed_lines("a\nb", "b\na") != ("", "")
+    assert changed_lines(None, "a\nb") == ("", "a\nb")
+    assert changed_lines("a\nb", None) == ("a\nb", "")
