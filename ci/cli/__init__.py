@@ -16,6 +16,7 @@ from ci.cli.bundle import bundle_verb
 from ci.cli.cache import cache_verb
 from ci.cli.checks import check_verb
 from ci.cli.derived import lock_verb, sync_verb
+from ci.cli.explain import explain_verb
 from ci.cli.images import images_verb
 from ci.cli.options import Parser, default_cache_dir
 from ci.cli.pins import pins_verb
@@ -50,6 +51,7 @@ def build_parser() -> Parser:
     images_verb(verbs.add_parser("images", help="build the farm's images, or look at them"))
     bundle_verb(verbs.add_parser("bundle", help="all that cells need, for use without network"))
     cache_verb(verbs.add_parser("cache", help="stored results: stats, verify, gc, why"))
+    explain_verb(verbs.add_parser("explain", help="why a step would run, or not"))
     pins_verb(verbs.add_parser("pins", help="images by digest: check them, or ask the registries"))
     shell_verb(verbs.add_parser("shell", help="a shell, or a command, in a cell's environment"))
     stage_verb(

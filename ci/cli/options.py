@@ -170,3 +170,33 @@ def narrator() -> Iterator[Narrator]:
 def print_json(document: object) -> None:
     """Print a result to stdout."""
     print(json.dumps(document, indent=1))
+
+
+def store_options(parser: argparse.ArgumentParser) -> None:
+    """Where results and compilations are kept beside this machine, and how much of them."""
+    add = parser.add_argument
+    add(
+        "--remote-cache",
+        default=os.environ.get("PADDLEFLEET_FARM_REMOTE", ""),
+        metavar="URL",
+        help="a shared store of results: a folder, s3://…, gs://… (PADDLEFLEET_FARM_REMOTE)",
+    )
+    add(
+        "--remote-cache-mode",
+        default=os.environ.get("PADDLEFLEET_FARM_REMOTE_MODE", "write"),
+        choices=("read", "write"),
+        help="read: take results and give none, for runs that are not trusted (PADDLEFLEET_FARM_REMOTE_MODE)",
+    )
+    add(
+        "--cache-limit",
+        type=_memory,
+        default=os.environ.get("PADDLEFLEET_FARM_CACHE_LIMIT") or None,
+        metavar="SIZE",
+        help="the most that kept results may take, such as 20g (PADDLEFLEET_FARM_CACHE_LIMIT)",
+    )
+    add(
+        "--compiler-cache",
+        default=os.environ.get("PADDLEFLEET_FARM_COMPILER_CACHE", "auto"),
+        choices=("auto", "sccache", "ccache", "none"),
+        help="what compilers run through (default: %(default)s)",
+    )

@@ -22,6 +22,7 @@ from ci.cli.options import (
     positive,
     print_json,
     set_options,
+    store_options,
 )
 from ci.errors import ConfigError
 from ci.report.console import make_console, print_cell_errors, print_report
@@ -33,6 +34,15 @@ if TYPE_CHECKING:
 
 def wheel_verb(parser: argparse.ArgumentParser) -> None:
     """The options of ``wheel``."""
+    wheel_options(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and do nothing"
+    )
+    parser.set_defaults(run=_run_wheel)
+
+
+def wheel_options(parser: argparse.ArgumentParser) -> None:
+    """What to build, from what, where and with what."""
     json_option(parser)
     cache_option(parser)
     set_options(parser)
@@ -68,11 +78,16 @@ def wheel_verb(parser: argparse.ArgumentParser) -> None:
     add("--out-dir", type=Path, default=Path("dist"), help="wheels, records, logs")
     add("--jobs", type=positive, default=cpus(), help="parallel compilers (default: %(default)s)")
     add("--no-import", action="store_true", help="leave the import suite out")
-    add("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    parser.set_defaults(run=_run_wheel)
+    add(
+        "--rerun-import",
+        action="store_true",
+        help="run the import suite also on a wheel that has passed",
+    )
+    store_options(parser)
 
 
-def _wheel_request(arguments: argparse.Namespace) -> WheelRequest:
+def wheel_request(arguments: argparse.Namespace) -> WheelRequest:
+    """The request that the options make."""
     from ci.pipeline.plan import WheelRequest
 
     return WheelRequest(
@@ -92,6 +107,11 @@ def _wheel_request(arguments: argparse.Namespace) -> WheelRequest:
         out_dir=arguments.out_dir.absolute(),
         jobs=arguments.jobs,
         with_import=not arguments.no_import,
+        rerun_import=arguments.rerun_import,
+        remote=arguments.remote_cache,
+        remote_writable=arguments.remote_cache_mode == "write",
+        cache_limit=arguments.cache_limit,
+        compiler_cache=arguments.compiler_cache,
     )
 
 
@@ -100,7 +120,7 @@ def _run_wheel(arguments: argparse.Namespace, console: Console) -> int:
     from ci.pipeline.wheels import build_wheels
 
     go_offline(arguments)
-    request = _wheel_request(arguments)
+    request = wheel_request(arguments)
     if arguments.dry_run:
         return _show(planned_report(request), arguments.json, console)
     with narrator() as told:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from ci.proc import Command, Completed, run
+from ci.proc import Command, Completed, Watch, run
 
 EXECUTORS = ("auto", "host", "container")
 
@@ -29,9 +29,10 @@ class HostExecutor:
 
     name = "host"
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, watch: Watch | None = None) -> None:
         self.why = why
+        self._watch = watch
 
     def run(self, command: Command, log: Path) -> Completed:
-        """Run ``command`` here."""
-        return run(command, log=log)
+        """Run ``command`` here; what it uses is measured where somebody watches."""
+        return run(command, log=log, watch=self._watch)

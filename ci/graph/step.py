@@ -6,16 +6,23 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from filelock import FileLock, Timeout
+
 from ci.executors.base import Executor
+from ci.graph import machine
+from ci.graph.claims import check_claims
+from ci.graph.jobserver import makeflags
 from ci.graph.key import Key
+from ci.graph.model import Cached, Grant, KilledForMemoryError, Usage
 from ci.graph.store import Entry, Store
-from ci.proc import Command, scrubbed
-from ci.registry import EcosystemLibrary, build_steps
+from ci.proc import Command, Completed, scrubbed
+from ci.registry import EcosystemLibrary, Target, build_steps
 
 Status = Literal["built", "cached", "failed"]
 STEP_TIMEOUT_SECONDS = 4 * 3600.0
@@ -24,30 +31,34 @@ CONTEXT_LINES = 3
 
 @dataclass(frozen=True)
 class LibraryStep:
-    """The build of one library: the request for ``build_steps.py``, the interpreter that runs it, and
-    its key. ``log`` and the request's folders are places, not inputs.
+    """The build of one library: the request for ``build_steps.py``, the interpreter that runs it, its key,
+    and the name that its use of time and memory is remembered by.
+
+    ``request`` names no work folder and no jobs yet: those are given when it runs, and are no inputs.
     """
 
     library: EcosystemLibrary
+    target: Target
     key: Key
     request: build_steps.BuildRequest
     python: Path
-    log: Path
+    history: str
 
-    @property
-    def command(self) -> Command:
-        """The command that an executor runs, with an environment that says nothing of the user."""
-        return Command(
-            argv=(
-                str(self.python),
-                str(Path(build_steps.__file__)),
-                str(Path(self.request.work, "request.json")),
-            ),
-            cwd=Path(self.request.work),
-            env=scrubbed(os.environ, ("LANG", "LC_ALL", "SSL_CERT_FILE"), PATH="/usr/bin:/bin"),
-            timeout=STEP_TIMEOUT_SECONDS,
-            label=f"build {self.library.name}",
-        )
+
+@dataclass(frozen=True)
+class StepPlace:
+    """Where and with what steps run: nothing here is an input of a key.
+
+    ``builds`` is the folder of the work folders. ``path`` comes first on PATH (the jobserver's shims),
+    ``env`` is what a compiler cache adds. ``waiting`` is told of a step that another run is building.
+    """
+
+    executor: Executor
+    store: Store
+    builds: Path
+    path: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    waiting: Callable[[LibraryStep], None] = lambda _step: None
 
 
 @dataclass(frozen=True)
@@ -65,9 +76,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What came of a step. ``folder`` holds the library's targets, ``None`` when it failed.
+    """What came of a step. ``content`` is the hash of its files, empty when it failed.
 
-    ``seconds`` is the time of this run (about 0 when cached), ``built_in`` that of the build itself.
+    ``seconds`` is the time of this run (about 0 when cached), ``built_in`` that of the build itself;
+    ``cached`` says where a result that was not built came from. ``shared_with`` names the cell of this run
+    that it was built for first. ``entry`` is its place in the store, in the process that asked for it.
     """
 
     library: EcosystemLibrary
@@ -75,61 +88,157 @@ class StepResult:
     status: Status
     seconds: float
     log: Path | None
-    folder: Path | None = None
+    content: str = ""
     size: int = 0
     files: int = 0
+    compiled: bool = False
     built_in: float = 0.0
     distribution: str = ""
+    cached: Cached = ""
+    usage: Usage = field(default_factory=Usage)
+    shared_with: str = ""
     failure: Failure | None = None
+    entry: Entry | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def from_entry(cls, step: LibraryStep, entry: Entry, seconds: float) -> StepResult:
+        """The result of a step that is kept."""
+        return cls(
+            library=step.library,
+            key=step.key,
+            status="cached",
+            seconds=seconds,
+            log=None,
+            content=entry.content,
+            size=sum(item.size for item in entry.files),
+            files=len(entry.files),
+            compiled=any(item.path.endswith(".so") for item in entry.files),
+            built_in=float(str(entry.meta.get("seconds", 0.0))),
+            distribution=str(entry.meta.get("distribution", "")),
+            cached=entry.origin,
+            entry=entry,
+        )
 
 
-def run_step(step: LibraryStep, executor: Executor, store: Store) -> StepResult:
-    """The stored result of the step's key, else its build on ``executor``, stored."""
+def run_step(step: LibraryStep, place: StepPlace, grant: Grant, log: Path) -> StepResult:
+    """The stored result of the step's key, else its build, stored. One run builds it, others wait for that.
+
+    Raises :class:`~ci.graph.model.KilledForMemoryError` when there was no memory left, at the first attempt;
+    after that it is a failure as any other.
+    """
     started = time.monotonic()
-    entry = store.get(step.key)
-    if entry is not None:
-        return _from_store(step, store, entry, "cached", started)
-    work = Path(step.request.work)
-    shutil.rmtree(work, ignore_errors=True)
-    shutil.rmtree(step.request.out, ignore_errors=True)
-    work.mkdir(parents=True)
-    step.request.write(work / "request.json")
-    done = executor.run(step.command, step.log)
-    seconds = time.monotonic() - started
-    outcome = _outcome(work)
-    if not done.ok or not outcome or "files" not in outcome:
-        failure = _failure(step, outcome, done.returncode, done.timed_out)
-        shutil.rmtree(work, ignore_errors=True)
-        shutil.rmtree(step.request.out, ignore_errors=True)
-        return StepResult(step.library, step.key, "failed", seconds, step.log, failure=failure)
-    meta = {
-        "library": step.library.name,
-        "seconds": seconds,
-        "distribution": f"{outcome['distribution']} {outcome['version']}",
-        "ignored": outcome["ignored"],
-    }
-    stored = store.put(step.key, Path(step.request.out), meta)
-    shutil.rmtree(work, ignore_errors=True)
-    return _from_store(step, store, stored, "built", started)
+    entry = place.store.get(step.key)
+    if entry is None:
+        with place.store.building(step.key, lambda: place.waiting(step), grant.stop):
+            entry = place.store.get(step.key)
+            if entry is None:
+                return _build(step, place, grant, log)
+    return StepResult.from_entry(step, entry, time.monotonic() - started)
 
 
-def _from_store(
-    step: LibraryStep, store: Store, entry: Entry, status: Status, started: float
-) -> StepResult:
-    shutil.rmtree(step.request.out, ignore_errors=True)
-    folder = store.materialise(entry, Path(step.request.out))
-    return StepResult(
-        library=step.library,
-        key=step.key,
-        status=status,
-        seconds=time.monotonic() - started,
-        log=step.log if status == "built" else None,
-        folder=folder,
-        size=entry.size,
-        files=len(entry.files),
-        built_in=float(str(entry.meta.get("seconds", 0.0))),
-        distribution=str(entry.meta.get("distribution", "")),
+def _build(step: LibraryStep, place: StepPlace, grant: Grant, log: Path) -> StepResult:
+    started = time.monotonic()
+    with _work_folder(place.builds, step.history) as work:
+        request = _placed(step, place, grant, work)
+        request.write(work / "request.json")
+        kills = machine.oom_kills()
+        done = place.executor.run(_command(step, request, grant), log)
+        seconds = time.monotonic() - started
+        usage = _usage(done, seconds)
+        outcome, out = _outcome(work), Path(request.out)
+        failure = _failure(step, outcome, done, grant, log, kills)
+        if failure is None:
+            failure = _wrong_claims(step, out, Path(request.source))
+        if failure is not None:
+            return StepResult(
+                step.library, step.key, "failed", seconds, log, usage=usage, failure=failure
+            )
+        meta = {
+            "step": step.history,
+            "library": step.library.name,
+            "seconds": seconds,
+            "distribution": f"{outcome['distribution']} {outcome['version']}",
+            "ignored": outcome["ignored"],
+        }
+        entry = place.store.put(step.key, out, meta)
+    return replace(
+        StepResult.from_entry(step, entry, seconds), status="built", log=log, cached="", usage=usage
     )
+
+
+def _usage(done: Completed, seconds: float) -> Usage:
+    if done.used is None:
+        return Usage(seconds)
+    return Usage(seconds, done.used.cpu_seconds, done.used.peak_bytes)
+
+
+@contextmanager
+def _work_folder(builds: Path, name: str) -> Iterator[Path]:
+    """An empty folder with the same path each time the step is built: paths get into what compiler caches
+    compare. Where another run builds it now (with another key), one beside it. Gone afterwards.
+    """
+    base = builds / "".join(letter if letter.isalnum() else "-" for letter in name)
+    base.parent.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        lock = FileLock(f"{folder}.lock")
+        try:
+            lock.acquire(timeout=0)
+            break
+        except Timeout:
+            number += 1
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
+
+
+def _placed(
+    step: LibraryStep, place: StepPlace, grant: Grant, work: Path
+) -> build_steps.BuildRequest:
+    """The request with its folders, its jobs and what goes in front of its compilers."""
+    added = {name: text for name, text in place.env.items() if name not in step.library.extra_env}
+    return replace(
+        step.request,
+        work=str(work),
+        out=str(work / "artifacts"),
+        env={**step.request.env, **added},
+        path=(*place.path, *step.request.path),
+        jobs=grant.tokens,
+    )
+
+
+def _command(step: LibraryStep, request: build_steps.BuildRequest, grant: Grant) -> Command:
+    """The command that an executor runs, with an environment that says nothing of the user."""
+    env = scrubbed(os.environ, ("LANG", "LC_ALL", "SSL_CERT_FILE"), PATH="/usr/bin:/bin")
+    if grant.jobserver is not None:
+        env["MAKEFLAGS"] = makeflags(grant.jobserver, grant.tokens)
+    program = str(Path(build_steps.__file__))
+    return Command(
+        argv=(str(step.python), program, str(Path(request.work, "request.json"))),
+        cwd=Path(request.work),
+        env=env,
+        timeout=STEP_TIMEOUT_SECONDS,
+        label=f"build {step.library.name}",
+    )
+
+
+def _wrong_claims(step: LibraryStep, out: Path, source: Path) -> Failure | None:
+    """What the declaration claims not to depend on, against what was built."""
+    files = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
+    found = [
+        item
+        for item in check_claims(step.library, step.target, files, source=source)
+        if item.level == "error"
+    ]
+    if not found:
+        return None
+    lines = tuple(f"{item.place}: {item.why}; {item.mend} ({item.rule})" for item in found)
+    return Failure("claims", lines, "", (), ())
 
 
 def _outcome(work: Path) -> dict[str, object]:
@@ -142,23 +251,57 @@ def _outcome(work: Path) -> dict[str, object]:
 
 
 def _failure(
-    step: LibraryStep, outcome: Mapping[str, object], returncode: int, timed_out: bool
-) -> Failure:
-    text = step.log.read_text("utf-8", "replace") if step.log.exists() else ""
+    step: LibraryStep,
+    outcome: Mapping[str, object],
+    done: Completed,
+    grant: Grant,
+    log: Path,
+    kills: int | None,
+) -> Failure | None:
+    """Why the build failed, ``None`` when it did not."""
+    if done.ok and "files" in outcome:
+        return None
+    text = log.read_text("utf-8", "replace") if log.exists() else ""
     reported = outcome.get("problems")
     problems = tuple(str(item) for item in reported) if isinstance(reported, list) else ()
-    if timed_out:
+    memory = killed_for_memory(done.returncode, text, kills, machine.oom_kills())
+    if memory:
+        problems = (_out_of_memory(step, done, grant, memory), *problems)
+    if done.timed_out:
         problems += (f"stopped after {STEP_TIMEOUT_SECONDS / 3600:.0f} hours",)
-    elif returncode < 0:
-        problems += (f"killed by signal {-returncode}" + " (out of memory?)" * (returncode == -9),)
+    elif done.returncode < 0 and not memory:
+        problems += (f"killed by signal {-done.returncode}",)
     first_error = build_steps.first_compiler_error(text)
     return Failure(
         stage=str(outcome.get("stage", "compile")),
-        problems=problems or (f"ended with status {returncode}",),
+        problems=problems or (f"ended with status {done.returncode}",),
         first_error=first_error,
         context=_following(text, first_error),
         tail=tuple(text.splitlines()[-25:]),
     )
+
+
+def _out_of_memory(step: LibraryStep, done: Completed, grant: Grant, reason: str) -> str:
+    """Raise at the first attempt, so that it is tried again with fewer compilers; else say what to do."""
+    peak, limit = done.used.peak_bytes if done.used else 0, machine.look().limit
+    there = f", of {limit.value / 2**30:.2f} GiB ({limit.source})" if limit is not None else ""
+    text = (
+        f"{step.library.name} was ended for memory ({reason}): peak {peak / 2**30:.2f} GiB "
+        f"with {grant.tokens} compilers{there}"
+    )
+    if grant.attempt == 1:
+        raise KilledForMemoryError(
+            text,
+            peak_bytes=peak,
+            limit_bytes=int(limit.value) if limit is not None else 0,
+            cause="too many compilers at once, or one that needs more than there is",
+            next_step="--jobs 1, or a machine (--memory for containers) with more memory",
+        )
+    return f"{text}; also with one compiler at a time. Next: a machine or a --memory with more"
+
+
+def killed_for_memory(*_: object) -> str:
+    return ""
 
 
 def _following(log: str, line: str) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from ci.executors.choice import ContainerPlace
 from ci.executors.cibuildwheel import Outcome, Slot, Stage, WheelCell, run_cibuildwheel, shown
 from ci.executors.container import ContainerExecutor
 from ci.executors.model import FARM_PYTHON, LABEL, ContainerSpec
+from ci.graph.model import Demand, Done, Grant, Task
+from ci.pipeline.cell_tasks import PUBLISH
 from ci.pipeline.handover import StageOrder, followed, order_of, read_state, write_order
 from ci.pipeline.identity import source_date_epoch
 from ci.pipeline.inside import (
@@ -24,23 +26,73 @@ from ci.pipeline.inside import (
     withheld,
 )
 from ci.pipeline.plan import CellPlan
+from ci.pipeline.run import Run
 from ci.pipeline.state import CellState
+from ci.pipeline.wheel_stages import publish_wheel
 from ci.proc import Command, Completed
 from ci.registry import REPOSITORY
 from ci.report.progress import Narrator
-from ci.sources.resolve import ResolvedSource, resolve_sources
+from ci.sources.resolve import ResolvedSource
 from ci.wheel.assemble import WheelLayout
 
+CELL = "cell"
+"""The kind of the task of a cell in containers."""
 STAGE_SECONDS = 8 * 3600.0
 WHEEL_SECONDS = 2 * 3600.0
 _OF_OUTSIDE = ("plan", "stage_seconds", "sources", "image")
 """Fields of a cell's state that the farm outside knows; all others are taken from inside."""
 
 
+@dataclass
+class ContainerCell:
+    """A cell in containers as tasks of a run: the farm inside makes a graph of its own of it, with tokens of
+    the same pool.
+    """
+
+    state: CellState
+    run: Run
+    work: Path
+    logs: Path
+
+    def first(self, after: tuple[str, ...] = ()) -> Task:
+        """All of the cell that happens in containers; it makes the publication known."""
+        plan = self.state.plan
+        name = self.names()[0]
+        history = f"{name} {plan.request.library_set}"
+        return Task(
+            name, CELL, self._cell, after, Demand(self.run.expected(history, CELL)), history
+        )
+
+    def names(self) -> tuple[str, ...]:
+        """The cell's own tasks, in their order."""
+        cell = self.state.plan.cell.id
+        return (f"{CELL} {cell}", f"{PUBLISH} {cell}")
+
+    def _cell(self, _grant: Grant) -> Done:
+        place, pool = self.state.plan.place, self.run.pool
+        if not isinstance(place, ContainerPlace):
+            raise TypeError(f"{self.state.plan.cell.id} is not built in containers")
+        build_in_containers(
+            self.state, place, self.work, self.logs, self.run.narrator, jobserver=pool.path
+        )
+        name = self.names()[1]
+        return Done(more=(Task(name, PUBLISH, self._publish, (self.names()[0],)),))
+
+    def _publish(self, _grant: Grant) -> Done:
+        publish_wheel(self.state, self.run.narrator)
+        return Done()
+
+
 def build_in_containers(
-    state: CellState, place: ContainerPlace, work: Path, logs: Path, narrator: Narrator
+    state: CellState,
+    place: ContainerPlace,
+    work: Path,
+    logs: Path,
+    narrator: Narrator,
+    *,
+    jobserver: Path | None = None,
 ) -> None:
-    """Libraries, wheel and import suite of the cell in containers, kept in ``state``.
+    """Libraries, wheel and import suite of the cell in containers, kept in ``state``, which has the sources.
 
     Raises what the stages raise inside, and :class:`~ci.errors.InfrastructureError` for what the engine
     does.
@@ -51,17 +103,15 @@ def build_in_containers(
         narrator.say(f"removed a container that an ended run left: {name}")
     for reason in withheld():
         narrator.say(f"not passed into containers: {reason}")
-    with state.stage("sources"):
-        state.sources = resolve_sources(
-            plan.selection.selected, plan.overrides, plan.request.cache_dir, narrator.say
-        )
-    cell = CellInContainers(plan, place, _order(plan, place, work, logs, state.sources))
+    cell = CellInContainers(plan, place, _order(plan, place, work, logs, state.sources, jobserver))
     write_order(cell.order)
     with followed(cell.order.progress, narrator):
         with state.stage("prepare, with its container"):
             done = cell.run("prepare")
         _take_over(state, cell.order, _stage_error(done, plan))
-        if state.compiled:
+        if state.repaired is not None:  # kept from an earlier run
+            _take_wheel(state, (), cell.order)
+        elif state.compiled:
             _wheel_cell(state, cell, narrator)
         else:
             _pure_wheel(state, cell)
@@ -90,10 +140,11 @@ def _order(
     work: Path,
     logs: Path,
     sources: Mapping[str, ResolvedSource],
+    jobserver: Path | None = None,
 ) -> StageOrder:
     options = place.options
     jobs = limited_jobs(plan.request.jobs, options.cpus, options.memory)
-    return order_of(plan, work, logs, sources, jobs)
+    return order_of(plan, work, logs, sources, jobs, jobserver)
 
 
 @dataclass(frozen=True)

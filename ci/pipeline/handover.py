@@ -19,6 +19,7 @@ import cattrs
 
 from ci.errors import FarmError, InfrastructureError
 from ci.executors.model import ContainerOptions
+from ci.graph.store import Entry
 from ci.pipeline.inside import home_of
 from ci.pipeline.plan import CellPlan, WheelRequest
 from ci.pipeline.state import CellState
@@ -56,7 +57,12 @@ class StageOrder:
 
 
 def order_of(
-    plan: CellPlan, work: Path, logs: Path, sources: Mapping[str, ResolvedSource], jobs: int
+    plan: CellPlan,
+    work: Path,
+    logs: Path,
+    sources: Mapping[str, ResolvedSource],
+    jobs: int,
+    jobserver: Path | None = None,
 ) -> StageOrder:
     """The order of a cell. Sources were fetched outside, with the user's credentials: inside only their kind
     counts, so neither a user nor a password of an address, nor sources of other cells, are in the order.
@@ -75,6 +81,8 @@ def order_of(
         executor="host",
         container=ContainerOptions(),
         jobs=jobs,
+        jobserver=jobserver,
+        remote="",
     )
     return StageOrder(request, cell.id, work, logs, sources)
 
@@ -82,19 +90,19 @@ def order_of(
 def write_order(order: StageOrder) -> None:
     """Write the order into the cell's work folder, and make what the farm inside expects to be there."""
     home_of(order.request.cache_dir).mkdir(parents=True, exist_ok=True)
-    _write(order.path, _converter({}).unstructure(order))
+    _write(order.path, converter().unstructure(order))
 
 
 def read_order(path: Path) -> StageOrder:
     """The order that the farm outside wrote."""
-    return _converter({}).structure(json.loads(path.read_text("utf-8")), StageOrder)
+    return converter().structure(json.loads(path.read_text("utf-8")), StageOrder)
 
 
 def write_state(state: CellState, order: StageOrder, error: FarmError | None) -> None:
     """Leave what the cell has reached, and the error that ended the stage."""
-    converter = _converter({})
+    converting = converter()
     values = {
-        field.name: converter.unstructure(getattr(state, field.name))
+        field.name: converting.unstructure(getattr(state, field.name))
         for field in fields(state)
         if field.name != "plan"
     }
@@ -107,11 +115,11 @@ def read_state(plan: CellPlan, order: StageOrder) -> tuple[CellState, Mapping[st
     Raises :class:`~ci.errors.InfrastructureError` when that is not there or has another shape.
     """
     libraries = {library.name: library for library in plan.selection.selected}
-    converter, hints = _converter(libraries), get_type_hints(CellState)
+    converting, hints = converter(libraries), get_type_hints(CellState)
     try:
         document = json.loads(order.state.read_text("utf-8"))
         values = {
-            field.name: converter.structure(document["state"].pop(field.name), hints[field.name])
+            field.name: converting.structure(document["state"].pop(field.name), hints[field.name])
             for field in fields(CellState)
             if field.name != "plan"
         }
@@ -128,13 +136,18 @@ def read_state(plan: CellPlan, order: StageOrder) -> tuple[CellState, Mapping[st
         ) from error
 
 
-def _converter(libraries: Mapping[str, EcosystemLibrary]) -> cattrs.Converter:
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    converter.register_unstructure_hook(Path, str)
-    converter.register_structure_hook(Path, lambda value, _: Path(str(value)))
-    converter.register_unstructure_hook(EcosystemLibrary, lambda library: library.name)
-    converter.register_structure_hook(EcosystemLibrary, lambda name, _: libraries[name])
-    return converter
+def converter(libraries: Mapping[str, EcosystemLibrary] | None = None) -> cattrs.Converter:
+    """Between the farm's values and JSON; ``libraries`` are those that a value may name."""
+    known = libraries or {}
+    made = cattrs.Converter(forbid_extra_keys=True)
+    made.register_unstructure_hook(Path, str)
+    made.register_structure_hook(Path, lambda value, _: Path(str(value)))
+    made.register_unstructure_hook(EcosystemLibrary, lambda library: library.name)
+    made.register_structure_hook(EcosystemLibrary, lambda name, _: known[name])
+    made.register_unstructure_hook(
+        Entry, lambda _entry: None
+    )  # a place in the store is not handed over
+    return made
 
 
 def _write(path: Path, document: object) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import tempfile
 import time
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +12,6 @@ from typing import Any
 from ci.errors import (
     ConfigError,
     FarmError,
-    SuiteError,
 )
 from ci.executors.base import Executor
 from ci.executors.choice import (
@@ -32,6 +27,8 @@ from ci.matrix.load import load
 from ci.pipeline.container_suite import ContainerSuite
 from ci.pipeline.reproduce import import_command
 from ci.pipeline.rows import next_command
+from ci.pipeline.tested import raise_red, read_manifest
+from ci.pipeline.work_folders import work_folder
 from ci.registry import MATRIX
 from ci.report.model import CellReport, LibraryRow, RunReport
 from ci.report.progress import Narrator
@@ -90,38 +87,6 @@ def _import_cell(
     return replace(report, reproduce=import_command(wheel, place.name, request.container))
 
 
-def scratch_folder(cache_dir: Path, name: str) -> Path:
-    """A new folder for one run, unlike that of any other process or host that shares the cache."""
-    parent = cache_dir / "work"
-    parent.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
-
-
-def read_manifest(wheel: Path) -> Mapping[str, Any]:
-    """The manifest inside a wheel. Raises :class:`~ci.errors.ConfigError` when there is none."""
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            found: Mapping[str, Any] = json.loads(archive.read("paddlefleet_ops/_manifest.json"))
-        _check_manifest(found)
-        return found
-    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigError(
-            f"{wheel} is not a paddlefleet_ops wheel",
-            cause=f"{type(error).__name__}: {error}",
-            next_step="nox -s import -- dist/paddlefleet_ops-….whl",
-        ) from error
-
-
-def _check_manifest(found: Mapping[str, Any]) -> None:
-    """Raise KeyError or TypeError for a manifest that lacks what the import suite needs of it."""
-    for name in ("version", "publishable", "not_publishable_because"):
-        found[name]
-    for name in ("cuda", "python", "id"):
-        found["cell"][name]
-    for library in found["libraries"]:
-        library["run_requires"]
-
-
 def _paddle_of(cuda: str) -> str:
     """The CPU Paddle that wheels of this CUDA are tested with."""
     found = {entry.version: entry.paddle.cpu for entry in load(MATRIX).cudas}
@@ -144,27 +109,27 @@ def _import_here(
 ) -> CellReport:
     cell_id, python = str(manifest["cell"]["id"]), str(manifest["cell"]["python"])
     paddle = _paddle_of(str(manifest["cell"]["cuda"]))
-    work = scratch_folder(cache_dir, f"import-{cell_id}")
     error: FarmError | None = None
     result: ImportResult | None = None
     narrator.begin(cell_id, "import suite in a fresh environment")
     try:
-        result = run_import_suite(
-            wheel.resolve(),
-            interpreter=require_python(python),
-            python=python,
-            run_requires=[text for item in manifest["libraries"] for text in item["run_requires"]],
-            paddle=paddle,
-            executor=executor,
-            cache_dir=cache_dir,
-            work=work,
-            log=out_dir / "logs" / cell_id / "import.log",
-        )
+        with work_folder(cache_dir, f"import-{cell_id}") as work:
+            result = run_import_suite(
+                wheel.resolve(),
+                interpreter=require_python(python),
+                python=python,
+                run_requires=[
+                    text for item in manifest["libraries"] for text in item["run_requires"]
+                ],
+                paddle=paddle,
+                executor=executor,
+                cache_dir=cache_dir,
+                work=work,
+                log=out_dir / "logs" / cell_id / "import.log",
+            )
         raise_red(cell_id, result)
     except FarmError as caught:
         error = caught
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     narrator.end(cell_id, "import suite: red" if error else "import suite: green")
     return CellReport(
         cell=cell_id,
@@ -190,17 +155,4 @@ def _import_here(
         import_failures=result.problems if result and not result.ok else (),
         import_log=str(result.log) if result else "",
         error=error.as_dict() if error else None,
-    )
-
-
-def raise_red(cell_id: str, result: ImportResult) -> None:
-    """Raise :class:`~ci.errors.SuiteError` unless the suite is green."""
-    if result.ok:
-        return
-    raise SuiteError(
-        f"the import suite of {cell_id} is red: {result.passed} passed, {result.failed} failed, "
-        f"{result.skipped} skipped",
-        cause=result.problems[0],
-        next_step=f"read {result.log}",
-        details=result.problems,
     )

@@ -1,60 +1,45 @@
-"""The middle stages of a cell: toolchain, build environment, one step for each library."""
+"""The libraries of a cell: what they are built with, one step for each, and what came of them."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 
 from ci.environments.lock import BUILD_BASE, Lock, lock_for
 from ci.environments.venv import Environment, cached_environment
 from ci.environments.wanted import build_requirements, import_requirements
-from ci.errors import (
-    LibraryBuildError,
-)
+from ci.errors import LibraryBuildError
 from ci.graph.key import library_key
-from ci.graph.step import LibraryStep, StepResult, run_step
-from ci.graph.store import Store
-from ci.pipeline.identity import source_date_epoch
+from ci.graph.model import Grant
+from ci.graph.step import LibraryStep, StepPlace, StepResult, run_step
 from ci.pipeline.plan import CellPlan
+from ci.pipeline.run import Run
 from ci.pipeline.state import CellState
-from ci.proc import end_all
-from ci.registry import (
-    EcosystemLibrary,
-    build_steps,
-    build_utils,
-    target_of,
-)
+from ci.registry import EcosystemLibrary, Target, build_steps, build_utils, target_of
 from ci.report.progress import Narrator
-from ci.sources.resolve import resolve_sources
 from ci.toolchain import HostToolchain, Toolchain, host_toolchain, resolve_toolchain
 
+LIBRARY = "library"
+"""The kind of the tasks that build libraries."""
 
-def obtain_libraries(state: CellState, work: Path, logs: Path, narrator: Narrator) -> Environment:
-    """Sources, toolchain, build environment and every library step of the cell, kept in ``state``.
 
-    Returns the build environment. Raises what the stages raise, and
-    :class:`~ci.errors.LibraryBuildError` when a library does not build.
+def obtain_environment(state: CellState, run: Run) -> None:
+    """The toolchain and the build environment of the cell, kept in ``state``. Cells with the same compiler
+    wait for the one that gets it.
+
+    Raises what :func:`obtain_toolchain`, :func:`build_environment` and :func:`import_lock` raise.
     """
     plan = state.plan
-    if not state.sources:  # in a container they come from outside
-        with state.stage("sources"):
-            state.sources = resolve_sources(
-                plan.selection.selected, plan.overrides, plan.request.cache_dir, narrator.say
-            )
     with state.stage("toolchain"):
-        state.toolchain = obtain_toolchain(plan, narrator)
+        state.toolchain = run.once.get(
+            ("toolchain", plan.cell.cuda if plan.needs_compiler else ""),
+            lambda: obtain_toolchain(plan, run.narrator),
+        )
     with state.stage("environment"):
-        narrator.say(f"{plan.cell.id}: build environment for Python {plan.cell.python}")
-        environment = state.environment = build_environment(plan)
+        run.narrator.say(f"{plan.cell.id}: build environment for Python {plan.cell.python}")
+        state.environment = build_environment(plan)
         import_lock(plan)
-    with state.stage("libraries"):
-        state.results = build_libraries(state, environment, work, logs, narrator)
-    raise_failures(state.results)
-    return environment
 
 
 def obtain_toolchain(plan: CellPlan, narrator: Narrator) -> Toolchain | None:
@@ -89,69 +74,48 @@ def import_lock(plan: CellPlan) -> Lock:
     return lock_for(wanted, plan.cell.python, "import", plan.request.cache_dir)
 
 
-def build_libraries(
-    state: CellState, environment: Environment, work: Path, logs: Path, narrator: Narrator
-) -> tuple[StepResult, ...]:
-    """The results of all library steps of the cell; a failed one is in its result."""
-    store = Store(state.plan.request.cache_dir / "store")
-    steps = [
-        _step(state, library, environment, work, logs) for library in state.plan.selection.selected
-    ]
-
-    device_compilers = threading.Lock()  # each such build runs `jobs` compilers of its own
-
-    def one(step: LibraryStep, stop: threading.Event) -> StepResult:
-        name = f"{state.plan.cell.id} {step.library.name}"
-        with device_compilers if step.library.needs_cuda_compiler else nullcontext():
-            if stop.is_set():
-                raise CancelledError
-            narrator.begin(name, "building")
-            result = run_step(step, state.executor, store)
-        narrator.end(name, f"{result.status} in {result.seconds:.1f} s")
-        return result
-
-    return side_by_side(one, steps, state.plan.request.jobs)
+def library_steps(state: CellState) -> tuple[LibraryStep, ...]:
+    """The steps of the cell's libraries, with their keys."""
+    return tuple(_step(state, library) for library in state.plan.selection.selected)
 
 
-def side_by_side(
-    one: Callable[[LibraryStep, threading.Event], StepResult],
-    steps: Sequence[LibraryStep],
-    jobs: int,
-) -> tuple[StepResult, ...]:
-    """``one`` of every step, several at once.
-
-    On an interrupt (or any other exception) the event is set, so that ``one`` starts nothing more, and
-    the children of all threads are ended before it is raised.
-    """
-    stop = threading.Event()
-    pool = ThreadPoolExecutor(max_workers=max(1, min(len(steps), jobs)))
+def run_library(step: LibraryStep, run: Run, grant: Grant, log: Path, cell: str) -> StepResult:
+    """The result of a step for the first cell that needs it, kept in ``run`` for the others."""
+    name = f"{cell} {step.library.name}"
+    run.narrator.begin(name, "building")
+    place = StepPlace(
+        run.executor,
+        run.store,
+        run.builds,
+        path=run.shims,
+        env=run.compilers(step),
+        waiting=lambda _: run.narrator.say(f"{name}: another run is building it; waiting for that"),
+    )
     try:
-        return tuple(pool.map(lambda step: one(step, stop), steps))
+        result = run_step(step, place, grant, log)
     except BaseException:
-        stop.set()
-        pool.shutdown(wait=False, cancel_futures=True)
-        end_all()
+        run.narrator.end(name, "ended")
         raise
-    finally:
-        pool.shutdown()
+    run.results[step.key.digest] = result
+    if result.failure is None:
+        run.remember(step.history, step.key)
+    from_remote = " (remote)" if result.cached == "remote" else ""
+    run.narrator.end(name, f"{result.status}{from_remote} in {result.seconds:.1f} s")
+    return result
 
 
-def _step(
-    state: CellState,
-    library: EcosystemLibrary,
-    environment: Environment,
-    work: Path,
-    logs: Path,
-) -> LibraryStep:
+def _step(state: CellState, library: EcosystemLibrary) -> LibraryStep:
     plan, target = state.plan, target_of(state.plan.cell)
-    source, folder = state.sources[library.name], work / "libraries" / library.name
+    source, environment = state.sources[library.name], state.environment
+    if environment is None:
+        raise ValueError("steps are asked for before their build environment is there")
     compiler = _compiler_of(library, state)
     paths = compiler.path_entries() if isinstance(compiler, Toolchain) else ()
     request = build_steps.BuildRequest(
         library=library.name,
         source=str(source.folder),
-        work=str(folder),
-        out=str(work / "collected" / library.name),
+        work="",
+        out="",
         artifacts=tuple((item.source, item.target) for item in library.artifacts),
         env=(compiler.environment() if compiler else {}) | library.build_env(target),
         path=tuple(str(entry) for entry in paths),
@@ -159,9 +123,7 @@ def _step(
         hooks_before_build=library.hooks_before_build,
         hooks_after_collect=library.hooks_after_collect,
         ignored=library.ignored,
-        jobs=plan.request.jobs,
         tree=source.tree,
-        source_date_epoch=source_date_epoch(),
     )
     declared = build_utils.requirements(library.build_requires, target)
     key = library_key(
@@ -172,7 +134,18 @@ def _step(
         toolchain_identity=compiler.identity() if compiler else "",
         interpreter_identity=f"CPython {plan.cell.python}",
     )
-    return LibraryStep(library, key, request, environment.python, logs / f"{library.name}.log")
+    history = history_of(library, target)
+    return LibraryStep(library, target, key, request, environment.python, history)
+
+
+def history_of(library: EcosystemLibrary, target: Target) -> str:
+    """The name that builds of a library are remembered by: it and the axes that it varies by."""
+    axes = {
+        "python": f"cp{target.python.replace('.', '')}",
+        "cuda": f"cu{target.cuda.replace('.', '')}",
+        "capability": " ".join(library.capabilities(target)),
+    }
+    return " ".join((library.name, *(axes[axis] for axis in sorted(library.varies_by))))
 
 
 def _compiler_of(library: EcosystemLibrary, state: CellState) -> Toolchain | HostToolchain | None:
@@ -203,11 +176,15 @@ def raise_failures(results: Sequence[StepResult]) -> None:
             details += [f"    {line}" for line in failure.context]
         details += [f"  | {line}" for line in failure.tail]
     names = ", ".join(result.library.name for result in failed)
-    first = failed[0].failure
-    cause = (first.first_error or first.problems[0]) if first is not None else ""
     raise LibraryBuildError(
         f"{names} did not build",
-        cause=cause,
+        cause=cause_of(failed[0]),
         next_step=f"read {failed[0].log}",
         details=details,
     )
+
+
+def cause_of(result: StepResult) -> str:
+    """The nearest to a cause that is known of a failure: the first compiler error, else the first problem."""
+    failure = result.failure
+    return (failure.first_error or failure.problems[0]) if failure is not None else ""

@@ -23,7 +23,11 @@ from ci.toolchain import describe, find_python, require_python
 
 @dataclass(frozen=True)
 class WheelRequest:
-    """What the command line asks for, checked for form but not yet against the matrix."""
+    """What the command line asks for, checked for form but not yet against the matrix.
+
+    ``remote`` is the address of a shared cache, ``cache_limit`` the bytes that the local one may take,
+    ``jobserver`` the FIFO of a farm outside of this container, whose tokens count here too.
+    """
 
     cuda: tuple[str, ...] = ()
     python: tuple[str, ...] = ()
@@ -41,6 +45,12 @@ class WheelRequest:
     out_dir: Path = Path()
     jobs: int = 1
     with_import: bool = True
+    rerun_import: bool = False
+    remote: str = ""
+    remote_writable: bool = True
+    cache_limit: int | None = None
+    compiler_cache: str = "auto"
+    jobserver: Path | None = None
     verb: str = "wheel"
     matrix: Path = MATRIX
 

@@ -6,7 +6,6 @@ newest Python that this host and the library have, and watched in an environment
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +32,12 @@ from ci.integration.witness import (
     witness_findings,
 )
 from ci.matrix.load import load
-from ci.pipeline.imports import scratch_folder
-from ci.pipeline.libraries import import_lock, obtain_libraries
+from ci.pipeline.cell_tasks import obtain_libraries
+from ci.pipeline.libraries import import_lock
 from ci.pipeline.plan import CellPlan, WheelRequest, plan_cells
+from ci.pipeline.run import opened
 from ci.pipeline.state import CellState
+from ci.pipeline.work_folders import work_folder
 from ci.registry import MATRIX, EcosystemLibrary
 from ci.report.progress import Narrator
 from ci.toolchain import find_python, require_python
@@ -75,20 +76,18 @@ def run_subject(
     subject: Subject, analysis: Analysis, request: RunTimeRequest, narrator: Narrator
 ) -> RunTime:
     """Build (where it is declared) and watch one subject; what keeps it from running is in the result."""
-    work = scratch_folder(request.cache_dir, f"check-{subject.name}")
     library = None if subject.is_package else subject.library
     narrator.begin(subject.name, "building it" if library else "preparing an environment")
     try:
-        if library is None:
-            found = _watch_sources(subject, analysis, request, work, narrator)
-        else:
-            found = _watch_built(subject, library, analysis, request, work, narrator)
+        with work_folder(request.cache_dir, f"check-{subject.name}") as work:
+            if library is None:
+                found = _watch_sources(subject, analysis, request, work, narrator)
+            else:
+                found = _watch_built(subject, library, analysis, request, work, narrator)
     except LibraryBuildError as error:
         found = RunTime(findings=(_not_built(subject, analysis, error),))
     except FarmError as error:
         found = RunTime(why_not=error.message, error=error)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     narrator.end(subject.name, _told(found))
     return found
 
@@ -119,8 +118,13 @@ def _watch_built(
 ) -> RunTime:
     plan = _plan(subject, library, request)
     state = CellState(plan)
-    obtain_libraries(state, work, work / "logs", narrator)
-    folders = tuple(result.folder for result in state.results if result.folder is not None)
+    with opened(plan.request, narrator) as run:
+        obtain_libraries(state, run, work, work / "logs")
+        folders = tuple(
+            run.store.materialise(result.entry, work / "artifacts" / result.library.name)
+            for result in state.results
+            if result.entry is not None
+        )
     environment = cached_environment(import_lock(plan), plan.chosen.interpreter, request.cache_dir)
     wanted = WitnessRequest(
         paths=folders,

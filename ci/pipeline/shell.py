@@ -16,11 +16,11 @@ from ci.matrix.load import load
 from ci.matrix.model import Accepted
 from ci.matrix.resolve import resolve
 from ci.pipeline.handover import followed, order_of, read_state, write_order
-from ci.pipeline.imports import scratch_folder
 from ci.pipeline.inside import farm_command, farm_spec
 from ci.pipeline.libraries import build_environment, obtain_toolchain
 from ci.pipeline.plan import CellPlan, WheelRequest, check_toolchains, plan_cells
 from ci.pipeline.state import CellState
+from ci.pipeline.work_folders import work_folder
 from ci.proc import Command, run_attached
 from ci.report.progress import Narrator
 
@@ -84,8 +84,7 @@ def _here(plan: CellPlan, argv: Sequence[str], narrator: Narrator) -> int:
 def _in_container(
     plan: CellPlan, place: ContainerPlace, argv: Sequence[str], narrator: Narrator
 ) -> int:
-    work = scratch_folder(plan.request.cache_dir, f"shell-{plan.cell.id}")
-    try:
+    with work_folder(plan.request.cache_dir, f"shell-{plan.cell.id}") as work:
         state = _environment_inside(plan, place, work, narrator)
         spec = farm_spec(
             place,
@@ -97,8 +96,6 @@ def _in_container(
             tuple(argv), cwd=Path.cwd(), env=cell_environment(state, IMAGE_PATH), label="shell"
         )
         return place.engine.run_attached(spec, command)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci.errors import ConfigError, FarmError, from_os_error
+from ci.graph.store import Store
+from ci.pipeline.cell_tasks import obtain_libraries
 from ci.pipeline.handover import (
     FileNarrator,
     StageOrder,
@@ -22,12 +24,16 @@ from ci.pipeline.handover import (
     read_state,
     write_state,
 )
-from ci.pipeline.identity import source_date_epoch
-from ci.pipeline.imports import raise_red
-from ci.pipeline.libraries import build_environment, obtain_libraries, obtain_toolchain
+from ci.pipeline.identity import not_publishable, source_date_epoch
+from ci.pipeline.kept import keep_wheel, take_wheel
+from ci.pipeline.keys import wheel_key
+from ci.pipeline.libraries import build_environment, obtain_toolchain
 from ci.pipeline.plan import CellPlan, plan_cells
+from ci.pipeline.run import open_store, opened
 from ci.pipeline.state import CellState
+from ci.pipeline.tested import raise_red
 from ci.pipeline.wheel_stages import import_wheel, lay_out_wheel, repair_raw
+from ci.report.progress import Narrator
 from ci.wheel.assemble import WheelLayout, build_raw
 
 
@@ -95,11 +101,24 @@ def _environment(state: CellState, order: StageOrder, _call: StageCall) -> None:
 
 def _prepare(state: CellState, order: StageOrder, _call: StageCall) -> None:
     narrator = FileNarrator(order.progress)
-    obtain_libraries(state, order.work, order.logs, narrator)
-    with state.stage("wheel"):
-        lay_out_wheel(state, order.work, narrator)
-    folders = [result.folder for result in state.results if result.folder is not None]
-    state.compiled = any(True for folder in folders for _ in folder.rglob("*.so"))
+    with opened(order.request, narrator) as run:
+        obtain_libraries(state, run, order.work, order.logs)
+        state.compiled = any(result.compiled for result in state.results)
+        if _taken(state, run.store, order, narrator):
+            return
+        with state.stage("wheel"):
+            lay_out_wheel(state, run.store, order.work, narrator)
+
+
+def _taken(state: CellState, store: Store, order: StageOrder, narrator: Narrator) -> bool:
+    """The wheel of an earlier run with equal inputs, and the result of its suite: then all is done."""
+    state.not_publishable = not_publishable(state)
+    if not take_wheel(state, store, wheel_key(state), order.work / "repaired"):
+        return False
+    if not state.plan.request.with_import:
+        return True
+    import_wheel(state, store, order.work, order.logs, narrator)
+    return True
 
 
 def _finish(state: CellState, order: StageOrder, _call: StageCall) -> None:
@@ -111,8 +130,19 @@ def _finish(state: CellState, order: StageOrder, _call: StageCall) -> None:
         log = order.logs / "assemble.log"
         raw = build_raw(layout, state.environment.python, state.executor, log)
         repair_raw(state, raw, order.work, order.logs, narrator)
+        _keep(state, order)
     if state.plan.request.with_import:
-        import_wheel(state, order.work, order.logs, narrator)
+        _run_import(state, order)
+
+
+def _keep(state: CellState, order: StageOrder) -> None:
+    store = open_store(order.request, FileNarrator(order.progress))
+    keep_wheel(state, store, wheel_key(state), order.work)
+
+
+def _run_import(state: CellState, order: StageOrder) -> None:
+    narrator = FileNarrator(order.progress)
+    import_wheel(state, open_store(order.request, narrator), order.work, order.logs, narrator)
 
 
 def _repair(state: CellState, order: StageOrder, call: StageCall) -> None:
@@ -123,12 +153,13 @@ def _repair(state: CellState, order: StageOrder, call: StageCall) -> None:
         )
     with state.stage("wheel"):
         repair_raw(state, call.wheel, order.work, order.logs, FileNarrator(order.progress))
+        _keep(state, order)
     if state.repaired is not None:
         shutil.copy2(state.repaired.path, call.destination)
 
 
 def _import(state: CellState, order: StageOrder, _call: StageCall) -> None:
-    import_wheel(state, order.work, order.logs, FileNarrator(order.progress))
+    _run_import(state, order)
     if state.imported is not None:
         raise_red(state.plan.cell.id, state.imported)
 

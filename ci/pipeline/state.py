@@ -46,7 +46,8 @@ class CellState:
     """What a cell has reached so far: the parts of its report, kept also when a later stage fails.
 
     ``compiled`` is true when the wheel will hold shared libraries, ``image`` the digest of the image of a
-    cell that is built in containers.
+    cell that is built in containers. ``wheel_from`` and ``suite_from`` say when the wheel and the result of
+    the suite were made that an earlier run left; they are empty for what this run made.
     """
 
     plan: CellPlan
@@ -61,6 +62,8 @@ class CellState:
     not_publishable: tuple[str, ...] = ()
     image: str = ""
     compiled: bool = False
+    wheel_from: str = ""
+    suite_from: str = ""
 
     @property
     def executor(self) -> HostExecutor:

@@ -2,28 +2,70 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 from ci.errors import InfrastructureError
 from ci.findings import refuse
-from ci.pipeline.identity import manifest_of, not_publishable, source_date_epoch
+from ci.graph.history import History
+from ci.graph.key import Key
+from ci.graph.model import Cached
+from ci.graph.store import Store
+from ci.pipeline.identity import manifest_of, not_publishable, record_wheel, source_date_epoch
+from ci.pipeline.kept import SUITE, WHEEL, keep_suite, keep_wheel, take_suite, take_wheel
+from ci.pipeline.keys import import_key, wheel_key
+from ci.pipeline.libraries import import_lock
+from ci.pipeline.plan import CellPlan
+from ci.pipeline.run import HISTORY
 from ci.pipeline.state import CellState, RepairedWheel
+from ci.pipeline.tested import raise_red, read_manifest
 from ci.registry import REPOSITORY, build_utils, target_of
 from ci.report.progress import Narrator
 from ci.testing.import_suite import run_import_suite
-from ci.wheel.assemble import WheelLayout, lay_out
+from ci.wheel.archive import publish
+from ci.wheel.assemble import WheelLayout, build_raw, lay_out
 from ci.wheel.repair import repair
 from ci.wheel.verify import verify
 
 
-def lay_out_wheel(state: CellState, work: Path, narrator: Narrator) -> WheelLayout:
+def make_wheel(
+    state: CellState, store: Store, work: Path, logs: Path, narrator: Narrator
+) -> Cached:
+    """The repaired wheel of the cell in ``state``: that of an earlier run with equal inputs, else made."""
+    with state.stage("wheel"):
+        state.not_publishable = not_publishable(state)
+        key = wheel_key(state)
+        _remember(state, WHEEL, key)
+        if take_wheel(state, store, key, work / "repaired"):
+            return "local"
+        with store.building(key):
+            if take_wheel(state, store, key, work / "repaired"):
+                return "local"
+            layout = lay_out_wheel(state, store, work, narrator)
+            if state.environment is None:
+                raise ValueError("a wheel is assembled before its build environment is there")
+            raw = build_raw(layout, state.environment.python, state.executor, logs / "assemble.log")
+            repair_raw(state, raw, work, logs, narrator)
+            keep_wheel(state, store, key, work)
+    return ""
+
+
+def lay_out_wheel(state: CellState, store: Store, work: Path, narrator: Narrator) -> WheelLayout:
     """The package and its assembly below ``work``, ready for its PEP 517 back end."""
     state.not_publishable = not_publishable(state)
+    folders = {
+        result.library.name: store.materialise(
+            result.entry, work / "artifacts" / result.library.name
+        )
+        for result in state.results
+        if result.entry is not None
+    }
     manifest = manifest_of(state)
     narrator.say(f"{state.plan.cell.id}: assembling {manifest['version']}")
     return lay_out(
         manifest=manifest,
-        artifacts={r.library.name: r.folder for r in state.results if r.folder is not None},
+        artifacts=folders,
         work=work / "wheel",
         source_date_epoch=source_date_epoch(),
     )
@@ -55,15 +97,44 @@ def repair_raw(state: CellState, raw: Path, work: Path, logs: Path, narrator: Na
     )
 
 
-def import_wheel(state: CellState, work: Path, logs: Path, narrator: Narrator) -> None:
-    """Run the import suite on the repaired wheel, and keep its result in ``state``."""
+def import_wheel(
+    state: CellState, store: Store, work: Path, logs: Path, narrator: Narrator
+) -> Cached:
+    """The result of the import suite on the repaired wheel in ``state``: that of an earlier run on the same
+    wheel in the same environment, unless the request wants it run again, else of this one.
+    """
+    key = _suite_key(state)
+    _remember(state, SUITE, key)
+    if not state.plan.request.rerun_import and take_suite(state, store, key, logs / "import.log"):
+        return "local"
+    _run_suite(state, work, logs, narrator)
+    keep_suite(state, store, key, work)
+    return ""
+
+
+def _remember(state: CellState, name: str, key: Key) -> None:
+    """Keep the key for ``explain``: what the next one is compared with."""
+    plan = state.plan
+    history = History(plan.request.cache_dir / HISTORY)
+    history.keyed(f"{name} {plan.cell.id}", key.digest, dict(key.inputs))
+
+
+def _suite_key(state: CellState) -> Key:
+    if state.repaired is None:
+        raise _nothing_repaired(state)
+    sha256 = hashlib.sha256(state.repaired.path.read_bytes()).hexdigest()
+    return import_key(sha256, import_lock(state.plan), interpreter_identity(state.plan))
+
+
+def interpreter_identity(plan: CellPlan) -> str:
+    """The Python of a suite's environment: down to its patch level, and where it is."""
+    return f"CPython {plan.chosen.interpreter_version} {plan.chosen.interpreter}"
+
+
+def _run_suite(state: CellState, work: Path, logs: Path, narrator: Narrator) -> None:
     plan, cell = state.plan, state.plan.cell
     if state.repaired is None:
-        raise InfrastructureError(
-            f"there is no repaired wheel of {cell.id} to import",
-            cause="the stage that repairs it was not run, or its result is gone",
-            next_step="run the same command again",
-        )
+        raise _nothing_repaired(state)
     narrator.begin(cell.id, "import suite in a fresh environment")
     target = target_of(cell)
     with state.stage("import suite"):
@@ -84,3 +155,29 @@ def import_wheel(state: CellState, work: Path, logs: Path, narrator: Narrator) -
         )
     result = state.imported
     narrator.end(cell.id, f"import suite: {result.passed} passed, {result.failed} failed")
+
+
+def _nothing_repaired(state: CellState) -> InfrastructureError:
+    return InfrastructureError(
+        f"there is no repaired wheel of {state.plan.cell.id} to import",
+        cause="the stage that repairs it was not run, or its result is gone",
+        next_step="run the same command again",
+    )
+
+
+def publish_wheel(state: CellState, narrator: Narrator) -> None:
+    """Put the wheel and its record into the output folder; one with a red import suite goes to ``red/``.
+
+    Raises :class:`~ci.errors.SuiteError` for that one.
+    """
+    if state.repaired is None:
+        return
+    out_dir = state.plan.request.out_dir
+    red = state.imported is not None and not state.imported.ok
+    folder = out_dir / "red" if red else out_dir
+    manifest = read_manifest(state.repaired.path)
+    state.repaired = replace(state.repaired, path=publish(state.repaired.path, folder))
+    record_wheel(state, manifest)
+    narrator.say(f"{state.plan.cell.id}: in {folder}")
+    if state.imported is not None:
+        raise_red(state.plan.cell.id, state.imported)

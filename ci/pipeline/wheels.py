@@ -1,32 +1,27 @@
-"""The order of the stages from a request to repaired, import-tested wheels."""
+"""From a request to repaired, import-tested wheels: one graph of tasks over all cells."""
 
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ci.errors import ConfigError, FarmError, from_os_error
+from ci.errors import ConfigError
 from ci.executors.choice import ContainerPlace, Place
 from ci.executors.preflight import check_disk, check_places
-from ci.pipeline.container_cells import build_in_containers
-from ci.pipeline.identity import record_wheel
-from ci.pipeline.imports import raise_red, read_manifest, scratch_folder
-from ci.pipeline.libraries import obtain_libraries
+from ci.graph.model import Done, Grant, Outcome, Task
+from ci.pipeline.cell_tasks import CellTasks, HostCell
+from ci.pipeline.container_cells import ContainerCell
 from ci.pipeline.plan import CellPlan, WheelRequest, check_toolchains, plan_cells
 from ci.pipeline.rows import cell_report, next_command
+from ci.pipeline.run import Run, opened
 from ci.pipeline.state import CellState
-from ci.pipeline.wheel_stages import import_wheel, lay_out_wheel, repair_raw
 from ci.registry import REPOSITORY, EcosystemLibrary
 from ci.report.model import CellReport, RunReport
 from ci.report.progress import Narrator
-from ci.sources.resolve import check_submodules
-from ci.wheel.archive import publish
-from ci.wheel.assemble import build_raw
+from ci.sources.resolve import ResolvedSource, check_submodules, resolve_sources
 
 
 def build_wheels(request: WheelRequest, narrator: Narrator) -> RunReport:
@@ -39,10 +34,60 @@ def build_wheels(request: WheelRequest, narrator: Narrator) -> RunReport:
     plans = plan_cells(request)
     _check_engine(plans[0].place, request)
     check_toolchains(plans)
-    check_submodules(_without_override(plans))
+    check_submodules(_libraries(plans, overridden=False))
     _check_folders(request)
-    cells = tuple(_cell(plan, narrator) for plan in plans)
-    return RunReport(request.verb, cells, time.monotonic() - started, next_command(cells))
+    with opened(request, narrator) as run:
+        cells = [_cell(plan, run) for plan in plans]
+        outcomes = run.execute(
+            [_sources(plans, cells, run), *(cell.first((SOURCES,)) for cell in cells)]
+        )
+        reports = tuple(_report(cell, outcomes) for cell in cells)
+        return RunReport(
+            request.verb,
+            reports,
+            time.monotonic() - started,
+            next_command(reports),
+        )
+
+
+SOURCES = "sources"
+
+
+def _sources(plans: Sequence[CellPlan], cells: Sequence[CellTasks], run: Run) -> Task:
+    """The task that gets the sources of all libraries, each once."""
+
+    def resolve(_grant: Grant) -> Done:
+        request = run.request
+        found = resolve_sources(
+            _libraries(plans), plans[0].overrides, request.cache_dir, run.narrator.say
+        )
+        for cell in cells:
+            cell.state.sources = _of_cell(cell.state.plan, found)
+        return Done()
+
+    return Task(SOURCES, SOURCES, resolve)
+
+
+def _of_cell(plan: CellPlan, sources: Mapping[str, ResolvedSource]) -> Mapping[str, ResolvedSource]:
+    return {library.name: sources[library.name] for library in plan.selection.selected}
+
+
+def _cell(plan: CellPlan, run: Run) -> CellTasks:
+    """The cell as tasks, with folders of its own."""
+    state = CellState(plan)
+    work, logs = run.work / plan.cell.id, run.request.out_dir / "logs" / plan.cell.id
+    work.mkdir()
+    logs.mkdir(parents=True, exist_ok=True)
+    kind = ContainerCell if isinstance(plan.place, ContainerPlace) else HostCell
+    return kind(state, run, work, logs)
+
+
+def _report(cell: CellTasks, outcomes: Mapping[str, Outcome]) -> CellReport:
+    """The report of a cell, with the first error of its tasks."""
+    first = (SOURCES, *cell.names())
+    errors = [outcomes[name].error for name in first if name in outcomes]
+    error = next((error for error in errors if error is not None), None)
+    return cell_report(cell.state, error)
 
 
 def _check_folders(request: WheelRequest) -> None:
@@ -81,63 +126,14 @@ def _check_writable(option: str, folder: Path) -> None:
         ) from error
 
 
-def _without_override(plans: Sequence[CellPlan]) -> list[EcosystemLibrary]:
-    """The libraries that some cell builds from their declared sources, each once."""
+def _libraries(plans: Sequence[CellPlan], *, overridden: bool = True) -> list[EcosystemLibrary]:
+    """The libraries of all cells, each once; without ``overridden`` those that some cell builds from their
+    declared sources.
+    """
     wanted = {
         library.name: library
         for plan in plans
         for library in plan.selection.selected
-        if library.name not in plan.overrides
+        if overridden or library.name not in plan.overrides
     }
     return list(wanted.values())
-
-
-def _cell(plan: CellPlan, narrator: Narrator) -> CellReport:
-    state = CellState(plan)
-    error: FarmError | None = None
-    try:
-        _run_cell(state, narrator)
-    except FarmError as caught:
-        error = caught
-    except OSError as caught:
-        error = from_os_error(caught)
-    return cell_report(state, error)
-
-
-def _run_cell(state: CellState, narrator: Narrator) -> None:
-    plan, request = state.plan, state.plan.request
-    work = scratch_folder(request.cache_dir, plan.cell.id)
-    logs = request.out_dir / "logs" / plan.cell.id
-    logs.mkdir(parents=True, exist_ok=True)
-    try:
-        if isinstance(plan.place, ContainerPlace):
-            build_in_containers(state, plan.place, work, logs, narrator)
-        else:
-            _build_here(state, work, logs, narrator)
-        _publish(state, request.out_dir, narrator)
-        if state.imported is not None:
-            raise_red(plan.cell.id, state.imported)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _build_here(state: CellState, work: Path, logs: Path, narrator: Narrator) -> None:
-    environment = obtain_libraries(state, work, logs, narrator)
-    with state.stage("wheel"):
-        layout = lay_out_wheel(state, work, narrator)
-        raw = build_raw(layout, environment.python, state.executor, logs / "assemble.log")
-        repair_raw(state, raw, work, logs, narrator)
-    if state.plan.request.with_import:
-        import_wheel(state, work, logs, narrator)
-
-
-def _publish(state: CellState, out_dir: Path, narrator: Narrator) -> None:
-    """Put the wheel and its record into ``out_dir``; one with a red import suite goes to ``red/``."""
-    if state.repaired is None:
-        return
-    red = state.imported is not None and not state.imported.ok
-    folder = out_dir / "red" if red else out_dir
-    manifest = read_manifest(state.repaired.path)
-    state.repaired = replace(state.repaired, path=publish(state.repaired.path, folder))
-    record_wheel(state, manifest)
-    narrator.say(f"{state.plan.cell.id}: in {folder}")

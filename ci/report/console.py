@@ -120,7 +120,10 @@ def _remarks(cell: CellReport) -> Iterator[str]:
 
 
 def _print_wheel(console: Console, cell: CellReport) -> None:
-    console.print(f"wheel: {escape(cell.wheel)} ({megabytes(cell.wheel_size)})", soft_wrap=True)
+    made = f", unchanged since {cell.wheel_from}" if cell.wheel_from else ""
+    console.print(
+        f"wheel: {escape(cell.wheel)} ({megabytes(cell.wheel_size)}{made})", soft_wrap=True
+    )
     for name, text in (
         ("tag", cell.tag),
         ("repair", cell.repair),
@@ -135,9 +138,14 @@ def _print_wheel(console: Console, cell: CellReport) -> None:
 
 def _print_suite(console: Console, cell: CellReport) -> None:
     colour = "red" if cell.import_failed else "green"
+    ran = (
+        f", run {cell.suite_from} on this wheel; --rerun-import runs it again"
+        if cell.suite_from
+        else ""
+    )
     console.print(
         f"import suite: [{colour}]{cell.import_passed} passed, {cell.import_failed} failed"
-        f"[/{colour}] ({escape(cell.import_log)})",
+        f"[/{colour}] ({escape(cell.import_log)}{ran})",
         soft_wrap=True,
     )
 
@@ -145,7 +153,8 @@ def _print_suite(console: Console, cell: CellReport) -> None:
 def _row(row: LibraryRow) -> tuple[str, ...]:
     seconds = f"{row.seconds:.1f} s" if row.status in ("built", "failed") else ""
     if row.status == "cached":
-        seconds = f"(built in {row.built_in:.1f} s)"
+        where = "" if row.cached in ("", "local") else f", {row.cached}"
+        seconds = f"(built in {row.built_in:.1f} s{where})"
     return (
         row.library,
         coloured(row.status),

@@ -11,7 +11,8 @@ SCHEMA = 1
 @dataclass(frozen=True)
 class LibraryRow:
     """One library of one cell. ``status`` is built, cached, failed, planned or left out; ``reason``
-    says why for the last two of failed and left out. Sizes are bytes, times are seconds.
+    says why for the last two of failed and left out. Sizes are bytes, times are seconds; ``cached`` says
+    where a cached result came from: ``local``, ``remote``, or the cell of this run that it was built for.
     """
 
     library: str
@@ -21,6 +22,9 @@ class LibraryRow:
     key: str = ""
     seconds: float = 0.0
     built_in: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+    cached: str = ""
     size: int = 0
     files: int = 0
     capabilities: tuple[str, ...] = ()
@@ -33,7 +37,8 @@ class CellReport:
     """One cell: where it ran and why, its libraries, its wheel, what the import suite said.
 
     ``image`` is the digest of the image it was built in, ``commands`` what a run would start outside of
-    the farm's own process, ``reproduce`` the command that runs a failed cell alone.
+    the farm's own process, ``reproduce`` the command that runs a failed cell alone. ``wheel_from`` and
+    ``suite_from`` say when the wheel, and the result of its suite, were made that an earlier run left.
     """
 
     cell: str
@@ -54,6 +59,8 @@ class CellReport:
     import_failed: int = 0
     import_failures: tuple[str, ...] = ()
     import_log: str = ""
+    wheel_from: str = ""
+    suite_from: str = ""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
     image: str = ""
     commands: tuple[str, ...] = ()

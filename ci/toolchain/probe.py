@@ -51,7 +51,26 @@ def probe(environ: Mapping[str, str]) -> MachineFacts:
 
 
 def ask(environ: Mapping[str, str], *argv: str, shown: str = "") -> tuple[str, str]:
-    """Run a short question. Returns (output, ""), or ("", why it could not be answered)."""
+    """Run a short question. Returns (output, ""), or ("", why it could not be answered).
+
+    An answer is remembered in this process for as long as the program's file stays as it is: several cells
+    ask the same compilers and Pythons.
+    """
+    try:
+        stat = Path(os.path.realpath(argv[0])).stat()
+    except OSError:
+        return _ask(environ, argv, shown)
+    known = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    question = (argv, shown, tuple(sorted(environ.items())), known)
+    if question not in _ANSWERS:
+        _ANSWERS[question] = _ask(environ, argv, shown)
+    return _ANSWERS[question]
+
+
+_ANSWERS: dict[object, tuple[str, str]] = {}
+
+
+def _ask(environ: Mapping[str, str], argv: tuple[str, ...], shown: str) -> tuple[str, str]:
     command = proc.Command(argv, env=environ, timeout=_ASK_SECONDS)
     shown = shown or command.shown
     try:

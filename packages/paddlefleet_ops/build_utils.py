@@ -51,6 +51,7 @@ else:
 
 Kind = Literal["header_only", "cuda_extension", "ep_comm", "python_dsl"]
 Axis = Literal["python", "cuda", "capability"]
+ParallelBy = Literal["", "MAX_JOBS", "jobserver", "nothing"]
 PerTarget = Callable[["Target"], str]
 EnvValue = str | PerTarget
 Requirement = str | PerTarget
@@ -118,7 +119,9 @@ class EcosystemLibrary:
     functions of ``build_hooks.py`` by name. ignored: patterns of produced files that stay out of the
     wheel, each with a reason. excludes: shared libraries that repair must not graft, beyond the farm's
     own policy.
-    needs_cuda_compiler: it has device code; needs_host_compiler: it has C++ code only.
+    needs_cuda_compiler: it has device code; needs_host_compiler: it has C++ code only. parallel_by: how
+    its build runs several compilers at once: as many as ``MAX_JOBS`` says (Paddle's builder), as the
+    jobserver lets it (ninja, make), or it does not; left out, it follows from the compiler.
     pin: the commit of the submodule, ``None`` while no commit has been verified. nested: the submodules
     inside it that its build reads, ``None`` for all of them.
     """
@@ -147,6 +150,7 @@ class EcosystemLibrary:
     excludes: tuple[str, ...] = ()
     needs_cuda_compiler: bool = False
     needs_host_compiler: bool = False
+    parallel_by: ParallelBy = ""
     availability_name: str = ""
     url: str = ""
     pin: str | None = None
@@ -157,6 +161,11 @@ class EcosystemLibrary:
     def availability(self) -> str:
         """The middle of ``is_<availability>_available``; the module's name unless declared."""
         return self.availability_name or self.module
+
+    @property
+    def parallelism(self) -> ParallelBy:
+        """How its build runs several compilers at once, as declared or as its compiler suggests."""
+        return self.parallel_by or ("MAX_JOBS" if self.needs_cuda_compiler else "nothing")
 
     @property
     def source_dir(self) -> Path:
@@ -923,6 +932,7 @@ LIBRARIES: tuple[EcosystemLibrary, ...] = (
         run_requires=(_CUTLASS_DSL,),
         ignored={"include/*": "headers of the C++ interface, which the wheel does not offer"},
         needs_cuda_compiler=True,
+        parallel_by="jobserver",  # CMake with ninja
         url=f"{_FORK}cudnn-frontend.git",
     ),
     EcosystemLibrary(

@@ -1,0 +1,189 @@
+"""A cell of this host as tasks of the build graph: prepared, its libraries, its wheel, its import suite.
+
+Which libraries have to be built is known when toolchain and environment are: ``prepare`` makes the other
+tasks known. A library step is named by its key, so cells that need the same one share it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from ci.errors import LibraryBuildError
+from ci.graph.model import Demand, Done, Grant, Task
+from ci.graph.step import LibraryStep, StepResult
+from ci.graph.store import Store
+from ci.pipeline.libraries import (
+    LIBRARY,
+    cause_of,
+    history_of,
+    library_steps,
+    obtain_environment,
+    raise_failures,
+    run_library,
+)
+from ci.pipeline.run import Run
+from ci.pipeline.state import CellState
+from ci.pipeline.wheel_stages import import_wheel, make_wheel, publish_wheel
+from ci.registry import target_of
+from ci.report.progress import Narrator
+from ci.sources.resolve import resolve_sources
+
+PREPARE, WHEEL, SUITE, PUBLISH = "prepare", "wheel", "import", "publish"
+
+
+class CellTasks(Protocol):
+    """A cell of a run as tasks, whatever executor it has."""
+
+    state: CellState
+
+    def first(self, after: tuple[str, ...] = ()) -> Task:
+        """The task that makes all others of the cell known."""
+
+    def names(self) -> tuple[str, ...]:
+        """The cell's own tasks, in their order."""
+
+
+@dataclass
+class HostCell:
+    """The tasks of one cell. They run one after the other, save for the libraries, so each may change
+    ``state``; ``work`` is the cell's folder, ``logs`` where logs go.
+    """
+
+    state: CellState
+    run: Run
+    work: Path
+    logs: Path
+    with_wheel: bool = True
+    steps: tuple[LibraryStep, ...] = ()
+    prepared: float = field(default=0.0)
+
+    def first(self, after: tuple[str, ...] = ()) -> Task:
+        """The task that makes all others of the cell known."""
+        return self._task(PREPARE, self._prepare, after, tail=self._tail())
+
+    def names(self) -> tuple[str, ...]:
+        """The cell's own tasks, in their order."""
+        cell = self.state.plan.cell.id
+        return tuple(f"{kind} {cell}" for kind in (PREPARE, WHEEL, SUITE, PUBLISH))
+
+    def _task(
+        self,
+        kind: str,
+        run: object,
+        after: tuple[str, ...],
+        *,
+        tail: float = 0.0,
+        always: bool = False,
+    ) -> Task:
+        cell = self.state.plan.cell
+        name = f"{kind} {cell.id}"
+        history = f"{name} {self.state.plan.request.library_set}"
+        demand = Demand(self.run.expected(history, kind), tail=tail)
+        return Task(name, kind, run, after, demand, history, even_after_failure=always)  # type: ignore[arg-type]
+
+    def _tail(self) -> float:
+        """Seconds that the tasks which :meth:`_prepare` makes known will take, the longest way through."""
+        plan = self.state.plan
+        longest = max(
+            (
+                self.run.expected(history_of(library, target_of(plan.cell)), LIBRARY).seconds
+                for library in plan.selection.selected
+            ),
+            default=0.0,
+        )
+        rest = [
+            self.run.expected(f"{name} {plan.request.library_set}", kind).seconds
+            for name, kind in zip(self.names()[1:3], (WHEEL, SUITE), strict=True)
+        ]
+        return longest + sum(rest)
+
+    def _prepare(self, _grant: Grant) -> Done:
+        obtain_environment(self.state, self.run)
+        self.steps = library_steps(self.state)
+        self.prepared = time.monotonic()
+        builds = tuple(self._build_task(step) for step in self.steps)
+        more = list(builds)
+        if self.with_wheel:
+            after = tuple(task.name for task in builds)
+            more.append(self._task(WHEEL, self._wheel, after, always=True))
+            if self.state.plan.request.with_import:
+                more.append(self._task(SUITE, self._import, (more[-1].name,)))
+            more.append(self._task(PUBLISH, self._publish, (more[-1].name,)))
+        return Done(more=tuple(more))
+
+    def _build_task(self, step: LibraryStep) -> Task:
+        cell = self.run.builder(step.key.digest, self.state.plan.cell.id)
+        most = self.run.pool.tokens if step.library.parallelism == "MAX_JOBS" else 1
+        return Task(
+            name=f"{LIBRARY} {step.library.name} {step.key.digest[:12]}",
+            kind=LIBRARY,
+            run=partial(self._build, step, cell),
+            demand=Demand(self.run.expected(step.history, LIBRARY), most_tokens=most),
+            history=step.history,
+        )
+
+    def _build(self, step: LibraryStep, cell: str, grant: Grant) -> Done:
+        result = run_library(step, self.run, grant, self.logs / f"{step.library.name}.log", cell)
+        if result.failure is not None:
+            raise LibraryBuildError(
+                f"{step.library.name} did not build",
+                cause=cause_of(result),
+                next_step=f"read {result.log}",
+            )
+        return Done(result, result.usage, result.cached)
+
+    def collect(self) -> None:
+        """Keep the results of the cell's steps in its state, also of those that another cell had built.
+
+        Raises :class:`~ci.errors.LibraryBuildError` with all that did not build.
+        """
+        own = self.state.plan.cell.id
+        self.state.results = tuple(self._result(step, own) for step in self.steps)
+        self.state.stage_seconds["libraries"] = time.monotonic() - self.prepared
+        raise_failures(self.state.results)
+
+    def _result(self, step: LibraryStep, own: str) -> StepResult:
+        result = self.run.results[step.key.digest]
+        builder = self.run.builder(step.key.digest, own)
+        if builder == own or result.status != "built":
+            return replace(result, library=step.library)
+        return replace(result, library=step.library, status="cached", shared_with=builder)
+
+    def _places(self) -> tuple[CellState, Store, Path, Path, Narrator]:
+        return self.state, self.run.store, self.work, self.logs, self.run.narrator
+
+    def _wheel(self, _grant: Grant) -> Done:
+        self.collect()
+        return Done(cached=make_wheel(*self._places()))
+
+    def _import(self, _grant: Grant) -> Done:
+        return Done(cached=import_wheel(*self._places()))
+
+    def _publish(self, _grant: Grant) -> Done:
+        publish_wheel(self.state, self.run.narrator)
+        return Done()
+
+
+def obtain_libraries(state: CellState, run: Run, work: Path, logs: Path) -> None:
+    """Sources (where they are not known yet), toolchain, build environment and every library of the cell,
+    kept in ``state``, without a wheel.
+
+    Raises what the stages raise, and :class:`~ci.errors.LibraryBuildError` when a library does not build.
+    """
+    plan = state.plan
+    if not state.sources:
+        with state.stage("sources"):
+            state.sources = resolve_sources(
+                plan.selection.selected, plan.overrides, plan.request.cache_dir, run.narrator.say
+            )
+    cell = HostCell(state, run, work, logs, with_wheel=False)
+    first = cell.first()
+    outcomes = run.execute([first])
+    error = outcomes[first.name].error
+    if error is not None:
+        raise error
+    cell.collect()

@@ -1,0 +1,142 @@
+"""What the tasks of one run share: store, history, tokens, compiler cache, and what was made once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ci.errors import FarmError
+from ci.executors.base import HostExecutor
+from ci.graph.history import History, guess
+from ci.graph.jobserver import TokenPool
+from ci.graph.key import Key
+from ci.graph.machine import look
+from ci.graph.model import Expected, Outcome, Task
+from ci.graph.remote import open_remote
+from ci.graph.run import run_tasks
+from ci.graph.step import LibraryStep, StepResult
+from ci.graph.store import Store
+from ci.graph.usage import Meter
+from ci.pipeline.plan import WheelRequest
+from ci.pipeline.work_folders import sweep, work_folder
+from ci.report.progress import Narrator
+
+HISTORY = "history"
+"""The folder of the cache with what earlier runs used."""
+Value = TypeVar("Value")
+
+
+class Once:
+    """Values that several tasks need and one of them makes: the others wait for it, and get its error too."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._locks: dict[object, threading.Lock] = {}
+        self._made: dict[object, Any] = {}
+        self._failed: dict[object, FarmError] = {}
+
+    def get(self, name: object, make: Callable[[], Value]) -> Value:
+        """The value of ``name``, made by the first who asks."""
+        with self._lock:
+            lock = self._locks.setdefault(name, threading.Lock())
+        with lock:
+            if name in self._failed:
+                raise self._failed[name]
+            if name not in self._made:
+                try:
+                    self._made[name] = make()
+                except FarmError as error:
+                    self._failed[name] = error
+                    raise
+            found: Value = self._made[name]
+            return found
+
+
+@dataclass
+class Run:
+    """One run of the farm. ``builders`` maps the key of a step to the cell that made it known first,
+    ``results`` to what came of it. ``shims`` are folders that come first on PATH of library builds.
+    """
+
+    request: WheelRequest
+    narrator: Narrator
+    work: Path
+    store: Store
+    history: History
+    pool: TokenPool
+    meter: Meter
+    shims: tuple[str, ...] = ()
+    once: Once = field(default_factory=Once)
+    builders: dict[str, str] = field(default_factory=dict)
+    results: dict[str, StepResult] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def builds(self) -> Path:
+        """Where libraries are built: the same paths in each run."""
+        return self.request.cache_dir / "build"
+
+    def expected(self, name: str, kind: str) -> Expected:
+        """What a task will use: as learnt, else a guess for its kind."""
+        return self.history.expected(name) or guess(kind)
+
+    def remember(self, history: str, key: Key) -> None:
+        """Keep the key that a step has now: what the next one is compared with."""
+        self.history.keyed(history, key.digest, dict(key.inputs))
+
+    def execute(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
+        """Run tasks, and those that they make known, to their end."""
+        return run_tasks(
+            tasks,
+            pool=self.pool,
+            machine=look,
+            history=self.history,
+            used_by=self.meter.used_by,
+        )
+
+    @property
+    def executor(self) -> HostExecutor:
+        """Runs the steps here, and measures them."""
+        return HostExecutor("where the farm runs", self.meter.watch)
+
+    def compilers(self, _step: LibraryStep) -> Mapping[str, str]:
+        """What a compiler cache adds to the environment of a library's build."""
+        return {}
+
+    def builder(self, digest: str, cell: str) -> str:
+        """The cell that a step is built for: the first that asked."""
+        with self._lock:
+            return self.builders.setdefault(digest, cell)
+
+
+def open_store(request: WheelRequest, narrator: Narrator) -> Store:
+    """The store of the request's cache, with its remote tier."""
+    remote = (
+        open_remote(request.remote, writable=request.remote_writable) if request.remote else None
+    )
+    root = request.cache_dir / "store"
+    return Store(root, remote=remote, limit_bytes=request.cache_limit, warn=narrator.say)
+
+
+@contextmanager
+def opened(request: WheelRequest, narrator: Narrator) -> Iterator[Run]:
+    """A run with its folder, tokens and store. What killed runs left is swept, and told of."""
+    for name in sweep(request.cache_dir):
+        narrator.say(f"removed what a run left that was ended: {name}")
+    with ExitStack() as stack:
+        work = stack.enter_context(work_folder(request.cache_dir, "run"))
+        pool = stack.enter_context(_pool(request, work))
+        store = stack.enter_context(open_store(request, narrator))
+        history = History(request.cache_dir / HISTORY)
+        yield Run(request, narrator, work, store, history, pool, Meter())
+
+
+def _pool(request: WheelRequest, work: Path) -> TokenPool:
+    """A pool of this run's own, or that of the farm outside of this container."""
+    if request.jobserver is not None:
+        return TokenPool.attach(request.jobserver, tokens=request.jobs)
+    return TokenPool.create(work, request.jobs)
