@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ci.errors import ConfigError
-from ci.graph.key import Key
+from ci.graph.key import Key, changed_lines
 from ci.graph.step import StepResult
 from ci.pipeline.identity import not_publishable
 from ci.pipeline.kept import SUITE, WHEEL, kept_wheel_sha256
@@ -126,17 +126,7 @@ def _explained(name: str, key: Key, history: str, kept: bool, run: Run) -> Expla
 
 
 def _change(name: str, old: str | None, new: str | None) -> Change:
-    return Change(name, *changed_lines(old, new))
-
-
-def changed_lines(old: str | None, new: str | None) -> tuple[str, str]:
-    """The values, of those with several lines only the lines that the other does not have."""
-    if old is None or new is None:
-        return old or "(no such input)", new or "(no such input)"
-    before, after = old.splitlines(), new.splitlines()
-    if len(before) < 2 and len(after) < 2:
-        return old, new
-    return (
-        "\n".join(line for line in before if line not in after),
-        "\n".join(line for line in after if line not in before),
+    went, came = changed_lines(old, new)
+    return Change(
+        name, went if old is not None else "no input", came if new is not None else "no input"
     )

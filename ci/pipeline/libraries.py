@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ci.environments.closure import needed
 from ci.environments.lock import BUILD_BASE, Lock, lock_for
 from ci.environments.venv import Environment, cached_environment
 from ci.environments.wanted import build_requirements, import_requirements
@@ -130,7 +131,7 @@ def _step(state: CellState, library: EcosystemLibrary) -> LibraryStep:
         library,
         target,
         tree=source.tree,
-        build_requires=(*declared, *environment.lock.pinned([*BUILD_BASE, *declared])),
+        build_requires=(*declared, *needed(environment, [*BUILD_BASE, *declared])),
         toolchain_identity=compiler.identity() if compiler else "",
         interpreter_identity=f"CPython {plan.cell.python}",
     )

@@ -18,6 +18,7 @@ from ci.graph.machine import look
 from ci.graph.model import Expected, Outcome, Task
 from ci.graph.remote import open_remote
 from ci.graph.run import run_tasks
+from ci.graph.shims import write_shims
 from ci.graph.step import LibraryStep, StepResult
 from ci.graph.store import Store
 from ci.graph.usage import Meter
@@ -132,7 +133,8 @@ def opened(request: WheelRequest, narrator: Narrator) -> Iterator[Run]:
         pool = stack.enter_context(_pool(request, work))
         store = stack.enter_context(open_store(request, narrator))
         history = History(request.cache_dir / HISTORY)
-        yield Run(request, narrator, work, store, history, pool, Meter())
+        shims = write_shims(request.cache_dir / "shims")
+        yield Run(request, narrator, work, store, history, pool, Meter(), (str(shims),))
 
 
 def _pool(request: WheelRequest, work: Path) -> TokenPool:

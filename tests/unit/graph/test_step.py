@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 
 from ci.errors import ToolchainError
 from ci.graph.key import Key
-from ci.graph.step import LibraryStep, StepResult, run_step
+from ci.graph.model import Grant, KilledForMemoryError
+from ci.graph.step import LibraryStep, StepPlace, StepResult, run_step
 from ci.graph.store import Store
-from ci.proc import Command, Completed
-from ci.registry import build_steps
+from ci.proc import Command, Completed, Used
+from ci.registry import Target, build_steps
 
 Behaviour = Callable[[build_steps.BuildRequest, Path], int]
 
@@ -36,7 +38,8 @@ class RecordingExecutor:
         log.parent.mkdir(parents=True, exist_ok=True)
         request = build_steps.BuildRequest.read(Path(command.argv[-1]))
         status = self.behaviour(request, log)
-        return Completed(command, status, "", 0.0, log, timed_out=self.timed_out)
+        used = Used(cpu_seconds=3.0, peak_bytes=4096)
+        return Completed(command, status, "", 0.0, log, timed_out=self.timed_out, used=used)
 
 
 def outcome(request: build_steps.BuildRequest, values: dict[str, Any]) -> None:
@@ -73,16 +76,19 @@ def fail(request: build_steps.BuildRequest, log: Path) -> int:
 def step(tmp_path: Path, make_library: Any) -> LibraryStep:
     return LibraryStep(
         library=make_library(),
+        target=Target("13.0", "3.12", ("9.0",)),
         key=Key.of({"library": "alpha"}),
         request=build_steps.BuildRequest(
             library="alpha",
             source=str(tmp_path / "source"),
-            work=str(tmp_path / "work" / "alpha"),
-            out=str(tmp_path / "out" / "alpha"),
+            work="",
+            out="",
             artifacts=(("alpha", "alpha"),),
+            path=("/toolchain/bin",),
+            env={"CC": "gcc"},
         ),
         python=Path("/environment/bin/python"),
-        log=tmp_path / "logs" / "alpha.log",
+        history="alpha cu130",
     )
 
 
@@ -91,40 +97,60 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def left_behind(step: LibraryStep) -> list[str]:
-    return [path for path in (step.request.work, step.request.out) if Path(path).exists()]
+def grant(tokens: int = 1, attempt: int = 1, jobserver: Path | None = None) -> Grant:
+    return Grant(tokens, jobserver, threading.Event(), attempt)
+
+
+def place_of(executor: RecordingExecutor, store: Store) -> StepPlace:
+    return StepPlace(executor, store, builds_of(store))
+
+
+def builds_of(store: Store) -> Path:
+    return store.root.parent / "build"
+
+
+def log_of(store: Store) -> Path:
+    return store.root.parent / "logs" / "alpha.log"
+
+
+def run(
+    step: LibraryStep, executor: RecordingExecutor, store: Store, given: Grant | None = None
+) -> StepResult:
+    return run_step(step, place_of(executor, store), given or grant(), log_of(store))
+
+
+def left_behind(store: Store) -> list[Path]:
+    return [path for path in builds_of(store).iterdir() if path.is_dir()]
 
 
 def test_a_build_is_stored_and_described(step: LibraryStep, store: Store) -> None:
-    executor = RecordingExecutor(succeed)
-    result = run_step(step, executor, store)
+    result = run(step, RecordingExecutor(succeed), store)
     assert result.status == "built"
-    assert (result.files, result.size) == (2, 8)
+    assert (result.files, result.size, result.compiled) == (2, 8, False)
     assert result.distribution == "alpha-ops 1.2"
-    assert result.log == step.log
+    assert result.log == log_of(store)
     assert result.failure is None
-    assert result.folder is not None
-    assert result.folder == Path(step.request.out)
-    assert (result.folder / "alpha" / "__init__.py").read_text() == "12345"
+    assert (result.usage.cpu_seconds, result.usage.peak_bytes) == (3.0, 4096)
+    assert result.entry is not None
+    folder = store.materialise(result.entry, store.root.parent / "out")
+    assert (folder / "alpha" / "__init__.py").read_text() == "12345"
     assert 0 < result.built_in <= result.seconds
-    assert left_behind(step) == [step.request.out]
+    assert left_behind(store) == []
 
 
 def test_the_second_run_is_cached_and_runs_nothing(step: LibraryStep, store: Store) -> None:
-    built = run_step(step, RecordingExecutor(succeed), store)
+    built = run(step, RecordingExecutor(succeed), store)
     executor = RecordingExecutor(fail)
-    result = run_step(step, executor, store)
+    result = run(step, executor, store)
     assert executor.commands == []
-    assert result.status == "cached"
-    assert result.log is None
-    assert (result.files, result.size, result.distribution, result.folder, result.built_in) == (
-        built.files, built.size, built.distribution, built.folder, built.built_in,
+    assert (result.status, result.cached, result.log) == ("cached", "local", None)
+    assert (result.files, result.size, result.distribution, result.content, result.built_in) == (
+        built.files, built.size, built.distribution, built.content, built.built_in,
     )  # fmt: skip
 
 
 def test_a_damaged_result_is_built_again(step: LibraryStep, store: Store) -> None:
-    built = run_step(step, RecordingExecutor(succeed), store)
-    assert built.folder is not None
+    run(step, RecordingExecutor(succeed), store)
     (blob,) = [
         path
         for path in store.blobs.folder.rglob("*")
@@ -133,8 +159,26 @@ def test_a_damaged_result_is_built_again(step: LibraryStep, store: Store) -> Non
     blob.chmod(0o644)
     blob.write_text("bad")
     executor = RecordingExecutor(succeed)
-    assert run_step(step, executor, store).status == "built"
+    assert run(step, executor, store).status == "built"
     assert len(executor.commands) == 1
+
+
+def test_two_threads_that_want_one_key_build_it_once(step: LibraryStep, store: Store) -> None:
+    both = threading.Barrier(2)
+    executors = [RecordingExecutor(succeed), RecordingExecutor(succeed)]
+    statuses: list[str] = []
+
+    def one(executor: RecordingExecutor) -> None:
+        both.wait()
+        statuses.append(run(step, executor, store).status)
+
+    threads = [threading.Thread(target=one, args=(executor,)) for executor in executors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == ["built", "cached"]
+    assert sum(len(executor.commands) for executor in executors) == 1
 
 
 def test_the_command_runs_the_build_steps_with_the_cell_s_python_and_nothing_of_the_user(
@@ -143,36 +187,81 @@ def test_the_command_runs_the_build_steps_with_the_cell_s_python_and_nothing_of_
     monkeypatch.setenv("DEPLOY_TOKEN", "secret")
     monkeypatch.setenv("PIP_INDEX_URL", "https://example.org/")
     executor = RecordingExecutor(succeed)
-    run_step(step, executor, store)
+    run(step, executor, store)
     (command,) = executor.commands
-    assert command.argv == (
-        "/environment/bin/python",
-        build_steps.__file__,
-        str(Path(step.request.work, "request.json")),
-    )
+    assert command.argv[:2] == ("/environment/bin/python", build_steps.__file__)
+    assert Path(command.argv[2]).parent.parent == builds_of(store)
     assert command.timeout
     assert command.env is not None
     assert set(command.env) <= {"LANG", "LC_ALL", "SSL_CERT_FILE", "PATH"}
     assert command.env["PATH"] == "/usr/bin:/bin"
 
 
+def test_a_build_gets_its_tokens_the_jobserver_and_what_a_compiler_cache_adds(
+    step: LibraryStep, store: Store
+) -> None:
+    requests: list[build_steps.BuildRequest] = []
+
+    def keep(request: build_steps.BuildRequest, log: Path) -> int:
+        requests.append(request)
+        return succeed(request, log)
+
+    executor = RecordingExecutor(keep)
+    place = StepPlace(
+        executor, store, builds_of(store), path=("/shims",), env={"CC": "/launchers/gcc"}
+    )
+    run_step(step, place, grant(3, jobserver=Path("/run/fifo")), log_of(store))
+    (request,), (command,) = requests, executor.commands
+    assert request.jobs == 3
+    assert request.path == ("/shims", "/toolchain/bin")
+    assert request.env == {"CC": "/launchers/gcc"}
+    assert command.env is not None
+    assert "--jobserver-auth=fifo:/run/fifo" in command.env["MAKEFLAGS"]
+
+
+def test_a_step_is_built_at_the_same_place_each_time(step: LibraryStep, store: Store) -> None:
+    places = []
+    for _ in range(2):
+        executor = RecordingExecutor(fail)
+        run(step, executor, store)
+        places.append(executor.commands[0].cwd)
+    assert places[0] == places[1] == builds_of(store) / "alpha-cu130"
+
+
+def test_two_keys_of_a_step_are_built_side_by_side(step: LibraryStep, store: Store) -> None:
+    inner = replace(step, key=Key.of({"library": "another"}))
+    places: list[Path] = []
+
+    def nested(request: build_steps.BuildRequest, log: Path) -> int:
+        places.append(Path(request.work))
+        if len(places) == 1:
+            assert run(inner, RecordingExecutor(nested), store).status == "built"
+        return succeed(request, log)
+
+    assert run(step, RecordingExecutor(nested), store).status == "built"
+    assert places == [builds_of(store) / "alpha-cu130", builds_of(store) / "alpha-cu130-2"]
+    assert left_behind(store) == []
+
+
 def test_what_an_earlier_run_left_in_the_work_folder_is_not_seen(
     step: LibraryStep, store: Store
 ) -> None:
-    Path(step.request.work).mkdir(parents=True)
-    outcome(step.request, {"files": [], "distribution": "old", "version": "0", "ignored": {}})
-    result = run_step(step, RecordingExecutor(lambda *_: 1), store)
+    folder = builds_of(store) / "alpha-cu130"
+    folder.mkdir(parents=True)
+    values = {"files": [], "distribution": "old", "version": "0", "ignored": {}}
+    (folder / "outcome.json").write_text(json.dumps(values))
+    result = run(step, RecordingExecutor(lambda *_: 1), store)
     assert result.status == "failed"
 
 
 def failure_of(step: LibraryStep, store: Store, executor: RecordingExecutor) -> StepResult:
-    result = run_step(step, executor, store)
+    result = run(step, executor, store)
     assert result.status == "failed"
-    assert result.folder is None
-    assert result.log == step.log
+    assert result.content == ""
+    assert result.log == log_of(store)
     assert result.failure is not None
     assert store.get(step.key) is None
-    assert left_behind(step) == []
+    assert left_behind(store) == []
     return result
 
 
@@ -189,7 +278,7 @@ def test_a_failure_tells_stage_problems_first_error_and_tail(
 
 def test_a_failure_is_not_remembered(step: LibraryStep, store: Store) -> None:
     failure_of(step, store, RecordingExecutor(fail))
-    assert run_step(step, RecordingExecutor(succeed), store).status == "built"
+    assert run(step, RecordingExecutor(succeed), store).status == "built"
 
 
 def test_a_timeout_is_told_as_one(step: LibraryStep, store: Store) -> None:
@@ -208,7 +297,7 @@ def test_a_build_that_was_stopped_is_no_success_though_it_says_so(
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (-9, "killed by signal 9 (out of memory?)"),
+        (-9, "killed by signal 9"),
         (-11, "killed by signal 11"),
         (7, "ended with status 7"),
     ],
@@ -250,6 +339,40 @@ def test_a_missing_interpreter_is_a_toolchain_error(step: LibraryStep, store: St
         raise ToolchainError("cannot start python")
 
     with pytest.raises(ToolchainError):
-        run_step(step, RecordingExecutor(missing), store)
+        run(step, RecordingExecutor(missing), store)
     assert store.get(step.key) is None
-    shutil.rmtree(step.request.work, ignore_errors=True)
+    assert left_behind(store) == []
+
+
+def out_of_memory(request: build_steps.BuildRequest, log: Path) -> int:
+    log.write_text("g++: fatal error: Killed signal terminated program cc1plus\n")
+    return 1
+
+
+def test_a_build_without_memory_is_raised_first_and_a_failure_the_second_time(
+    step: LibraryStep, store: Store
+) -> None:
+    with pytest.raises(KilledForMemoryError) as caught:
+        run(step, RecordingExecutor(out_of_memory), store, grant(4))
+    assert caught.value.peak_bytes == 4096
+    assert "with 4 compilers" in caught.value.message
+    again = run(step, RecordingExecutor(out_of_memory), store, grant(1, attempt=2))
+    assert again.failure is not None
+    assert "ended for memory" in again.failure.problems[0]
+    assert left_behind(store) == []
+
+
+def test_a_wrong_claim_of_independence_fails_the_build(
+    step: LibraryStep, store: Store, make_library: Any
+) -> None:
+    def for_one_python(request: build_steps.BuildRequest, log: Path) -> int:
+        succeed(request, log)
+        Path(request.out, "alpha", "_c.cpython-312-x86_64-linux-gnu.so").write_bytes(b"no ELF")
+        return 0
+
+    claims_nothing = replace(step, library=replace(make_library(), varies_by=frozenset()))
+    result = run(claims_nothing, RecordingExecutor(for_one_python), store)
+    assert result.failure is not None
+    assert result.failure.stage == "claims"
+    assert "cpython-312" in " ".join(result.failure.problems)
+    assert store.get(step.key) is None
