@@ -28,6 +28,7 @@ from ci.errors import ConfigError, InfrastructureError, ToolchainError
 from ci.proc import Command, Completed, run
 from ci.registry import EcosystemLibrary, SubmoduleProblem, build_manifest, build_utils
 from ci.sources.override import Override
+from ci.sources.tree_cache import hashed_tree
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -76,7 +77,7 @@ def resolve_sources(
     for library in libraries:
         override = overrides.get(library.name)
         if override is None:
-            found[library.name] = _declared_source(library)
+            found[library.name] = _declared_source(library, cache_dir)
         else:
             progress(f"source of {library.name}: {override.public_origin}")
             found[library.name] = fetched(override, cache_dir)
@@ -110,7 +111,7 @@ def _next_step(problems: Sequence[SubmoduleProblem]) -> str:
     )
 
 
-def _declared_source(library: EcosystemLibrary) -> ResolvedSource:
+def _declared_source(library: EcosystemLibrary, cache_dir: Path) -> ResolvedSource:
     folder = library.source_dir
     if not folder.is_dir():
         raise ConfigError(
@@ -124,7 +125,7 @@ def _declared_source(library: EcosystemLibrary) -> ResolvedSource:
         kind=kind,
         origin=origin,
         revision=library.pin or "",
-        tree=build_manifest.tree_hash(folder),
+        tree=hashed_tree(folder, cache_dir),
         folder=folder,
         pinned=library.is_submodule,
     )
@@ -154,7 +155,7 @@ def fetched(override: Override, cache_dir: Path) -> ResolvedSource:
         kind=override.kind,
         origin=origin,
         revision=revision,
-        tree=build_manifest.tree_hash(folder),
+        tree=hashed_tree(folder, cache_dir),
         folder=folder,
         pinned=False,
     )

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -204,36 +204,46 @@ def overrides_label(overridden: Mapping[str, SourceRecord]) -> str:
     return "src" + hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def tree_hash(folder: Path) -> str:
+ContentHash = Callable[[str, "os.DirEntry[str]"], bytes]
+
+
+def content_hash(_name: str, entry: os.DirEntry[str]) -> bytes:
+    """The SHA-256 of a file's content, 32 bytes."""
+    return hashlib.sha256(Path(entry.path).read_bytes()).digest()
+
+
+def tree_hash(folder: Path, hashed: ContentHash = content_hash) -> str:
     """SHA-256 over the relative paths, modes and contents below ``folder``: ``sha256:…``.
 
     Version control data, byte code, caches and what setuptools leaves behind are left out, as in the
     copy that a library is built from (``build_steps.NOT_COPIED``); a symbolic link counts by its target.
+    ``hashed`` gives the SHA-256 of a regular file, from its relative path and directory entry.
     """
     digest = hashlib.sha256()
-    for path in sorted(_source_files(folder), key=lambda path: path.relative_to(folder).as_posix()):
-        name = os.fsencode(path.relative_to(folder).as_posix())
-        if path.is_symlink():
-            digest.update(b"l " + name + b"\0" + os.fsencode(path.readlink()) + b"\0")
+    for name, entry in sorted(_source_files(folder), key=lambda item: item[0]):
+        encoded = os.fsencode(name)
+        if entry.is_symlink():
+            digest.update(b"l " + encoded + b"\0" + os.fsencode(os.readlink(entry.path)) + b"\0")  # noqa: PTH115
             continue
-        mode = b"x " if path.stat().st_mode & 0o111 else b"f "
-        digest.update(mode + name + b"\0")
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+        mode = b"x " if entry.stat(follow_symlinks=False).st_mode & 0o111 else b"f "
+        digest.update(mode + encoded + b"\0" + hashed(name, entry))
     return f"sha256:{digest.hexdigest()}"
 
 
 _SKIPPED = {".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 
 
-def _source_files(folder: Path, *, top: bool = True) -> list[Path]:
-    found: list[Path] = []
-    for path in folder.iterdir():
-        if path.name in _SKIPPED or path.name.endswith((".pyc", ".egg-info")):
-            continue
-        if top and path.name == "build":
-            continue
-        if path.is_dir() and not path.is_symlink():
-            found += _source_files(path, top=False)
-        else:
-            found.append(path)
+def _source_files(folder: Path | str, below: str = "") -> list[tuple[str, os.DirEntry[str]]]:
+    """The files and links below ``folder`` by their relative POSIX path, in no order."""
+    found: list[tuple[str, os.DirEntry[str]]] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name in _SKIPPED or entry.name.endswith((".pyc", ".egg-info")):
+                continue
+            if not below and entry.name == "build":
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                found += _source_files(entry.path, f"{below}{entry.name}/")
+            else:
+                found.append((below + entry.name, entry))
     return found
