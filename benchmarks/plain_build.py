@@ -236,7 +236,10 @@ def _environment(prepared: Prepared) -> dict[str, str]:
     """The shell of a user who activated the environment and exported the compilers."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     folders = (*prepared.path, str(prepared.python.parent), os.environ.get("PATH", os.defpath))
-    return {**kept, **prepared.variables} | {"PATH": os.pathsep.join(folders), "MAX_JOBS": str(cpus())}
+    return {**kept, **prepared.variables} | {
+        "PATH": os.pathsep.join(folders),
+        "MAX_JOBS": str(cpus()),
+    }
 
 
 def _manifest(prepared: Prepared) -> dict[str, object]:
