@@ -50,9 +50,9 @@ def content(source: ResolvedSource, name: str) -> str:
 # --- what is declared -----------------------------------------------------------------------------
 
 
-def test_a_template_is_hashed_and_not_pinned() -> None:
+def test_a_template_is_hashed_and_not_pinned(tmp_path: Path) -> None:
     library = build_utils.get_libs("templates")[0]
-    source = resolve_sources([library], {}, Path(), _silent)[library.name]
+    source = resolve_sources([library], {}, tmp_path, _silent)[library.name]
     assert (source.kind, source.pinned) == ("template", False)
     assert source.origin == f"packages/templates/{library.source_dir.name}"
     assert source.tree == build_manifest.tree_hash(library.source_dir)
