@@ -18,12 +18,16 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
+PARENT_SECONDS = 0.5
 KEPT_VARIABLES = ("TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "MAKEFLAGS")
 # What is no source: the same names as build_manifest.tree_hash leaves out, so that a build sees just what
 # its key names. A stale egg-info or build folder would also put old files into the wheel.
@@ -389,8 +393,27 @@ def first_compiler_error(log: str) -> str:
     return ""
 
 
+def _end_with_parent() -> None:
+    """End this build and its compilers when whoever started it is gone, however that ended.
+
+    A farm that is killed cannot end its children, and compilers would run on for hours. Only where this
+    process leads a group of its own, so that nobody else is ended.
+    """
+    parent = os.getppid()
+    if os.getpgrp() != os.getpid():
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_SECONDS)
+        os.killpg(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
 def main(arguments: Sequence[str]) -> int:
     """Build what the request file says, and write ``outcome.json`` into its work folder."""
+    _end_with_parent()
     request = BuildRequest.read(Path(arguments[0]))
     outcome: dict[str, object]
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ci.cli import build_parser
-from ci.cli.wheels import _wheel_request
+from ci.cli.wheels import wheel_request
 from ci.executors.model import ContainerOptions
 from ci.pipeline.plan import WheelRequest
 from ci.pipeline.reproduce import import_command, wheel_command
@@ -49,7 +49,7 @@ def plan(request: WheelRequest, capability_set: str = "", place: str = "host") -
 def read(command: str) -> WheelRequest:
     python, dash, ci, *argv = shlex.split(command)
     assert (python, dash, ci) == ("python", "-m", "ci")
-    return _wheel_request(build_parser().parse_args(argv))
+    return wheel_request(build_parser().parse_args(argv))
 
 
 @pytest.mark.parametrize("name", REQUESTS)
