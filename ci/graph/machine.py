@@ -262,3 +262,64 @@ def _text(path: Path) -> str:
         return path.read_text("utf-8", "replace")
     except OSError:
         return ""
+
+
+# What programs say when the kernel, or their own allocator, ended them. Whole phrases: a compiler also shows
+# source lines, which may well name std::bad_alloc.
+_KILLED = re.compile(
+    r"Killed signal terminated program (?P<gcc>\S+)"
+    r"|internal compiler error: Killed \(program (?P<old_gcc>\w+)\)"
+    r"|'(?P<nvcc>\w+)' died due to signal 9\b"
+    r"|(?P<ld>\w+) terminated with signal 9 \[Killed\]"
+    r"|^(?:\S+: )?(?:line )?\d*:?\s*\d+ Killed\s+(?P<shell>\S+)"
+    r"|^Killed$",
+    re.MULTILINE,
+)
+_REFUSED = re.compile(
+    r"virtual memory exhausted"
+    r"|out of memory allocating \d+ bytes"
+    r"|LLVM ERROR: out of memory"
+    r"|\bmemory exhausted\b"
+    r"|ptxas fatal\s*: Memory allocation failure"
+    r"|terminate called after throwing an instance of 'std::bad_alloc'"
+    r"|what\(\):\s+std::bad_alloc"
+    r"|fork\S*: (?:retry: )?(?:Resource temporarily unavailable: )?Cannot allocate memory"
+    r"|\[Errno 12\] Cannot allocate memory"
+    r"|^MemoryError\b",
+    re.MULTILINE,
+)
+SIGKILLED = (-9, 137)  # by subprocess, and by a shell
+
+
+def killed_for_memory(
+    returncode: int, log_text: str, counter_before: int | None, counter_after: int | None
+) -> str:
+    """Why a failed command is held to have failed for want of memory; empty when nothing shows that.
+
+    The counters are :func:`oom_kills` before and after. A death by signal 9 alone is none: anybody may send
+    it. It counts when the kernel's counter rose meanwhile; where there is no counter, when it was a compiler
+    that died, which nobody kills by hand.
+    """
+    if returncode == 0:
+        return ""
+    refused = _REFUSED.search(log_text)
+    if refused:
+        return f"memory was refused: {_line(log_text, refused)}"
+    killed = _KILLED.search(log_text)
+    if not killed and returncode not in SIGKILLED:
+        return ""
+    victim = (
+        next((name for name in killed.groups() if name), "a process") if killed else "the build"
+    )
+    if counter_before is None or counter_after is None:
+        said = _line(log_text, killed) if killed else ""
+        return f"{victim} was killed, most likely for memory: {said}" if said else ""
+    rose = counter_after - counter_before
+    if rose <= 0:
+        return ""
+    return f"{victim} was killed by the kernel for memory ({rose} killed meanwhile)"
+
+
+def _line(text: str, match: re.Match[str]) -> str:
+    start, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
+    return text[start : end if end >= 0 else None].strip()[:200]

@@ -32,7 +32,7 @@ _COMMON = r"""#!/bin/sh
 # Starts the next @NAME@ on PATH, as a client of the jobserver in MAKEFLAGS. Written by the farm.
 set -u
 name=@NAME@
-folder=$(dirname "$0")
+folder=${0%/*}
 PADDLEFLEET_SHIMS=${PADDLEFLEET_SHIMS:+$PADDLEFLEET_SHIMS:}$folder
 export PADDLEFLEET_SHIMS
 
@@ -195,7 +195,9 @@ def write_shims(folder: Path) -> Path:
     return folder
 
 
-def nvcc_flags(version: tuple[int, int], jobserver: Path | None, threads: int = 1) -> tuple[str, ...]:
+def nvcc_flags(
+    version: tuple[int, int], jobserver: Path | None, threads: int = 1
+) -> tuple[str, ...]:
     """What makes nvcc's own threads take tokens; for ``NVCC_PREPEND_FLAGS``, so that a build's own win.
 
     ``threads`` is the most that one nvcc may use at once (architectures, in the main); each beyond the first
