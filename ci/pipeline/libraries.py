@@ -156,7 +156,11 @@ def _compiler_of(library: EcosystemLibrary, state: CellState) -> Toolchain | Hos
     if library.needs_cuda_compiler:
         return state.toolchain
     if library.needs_host_compiler:
-        return state.toolchain.host if state.toolchain else host_toolchain(os.environ)
+        return (
+            state.toolchain.host
+            if state.toolchain
+            else host_toolchain(os.environ, state.plan.request.cache_dir)
+        )
     return None
 
 

@@ -19,6 +19,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,33 @@ def hashed_tree(folder: Path, cache_dir: Path) -> str:
     replaced as a whole, and any of them is right. One that is gone, damaged or cannot be written only costs
     time. Raises :class:`OSError` when a source file cannot be read.
     """
-    place = _place(folder, cache_dir)
+    with _index(folder, cache_dir) as index:
+        return build_manifest.tree_hash(folder, index.hashed_entry)
+
+
+def hashed_file(path: Path, cache_dir: Path) -> str:
+    """The SHA-256 of one file, 64 hexadecimal digits, with an index as :func:`hashed_tree` has one: for large
+    files such as compilers. Raises :class:`OSError` when it cannot be read.
+    """
+    with _index(path, cache_dir) as index:
+        return index.hashed("", path.stat(), lambda: _content_hash(path)).hex()
+
+
+def _content_hash(path: Path) -> bytes:
+    digest = hashlib.sha256()
+    with path.open("rb") as source:
+        while block := source.read(1 << 20):
+            digest.update(block)
+    return digest.digest()
+
+
+@contextlib.contextmanager
+def _index(path: Path, cache_dir: Path) -> Iterator[_Index]:
+    place = _place(path, cache_dir)
     index = _Index(_load(place), time.time_ns())
-    result = build_manifest.tree_hash(folder, index.hashed)
+    yield index
     if index.trusted != index.known:
         _store(place, index.trusted)
-    return result
 
 
 @dataclass
@@ -58,20 +80,24 @@ class _Index:
     now: int
     trusted: dict[str, Known] = field(default_factory=dict)
 
-    def hashed(self, name: str, entry: os.DirEntry[str]) -> bytes:
-        """The SHA-256 of a file. The stat comes first: a change while it is read shows the next time."""
+    def hashed_entry(self, name: str, entry: os.DirEntry[str]) -> bytes:
+        """The SHA-256 of a file of a tree, 32 bytes."""
         stat = entry.stat(follow_symlinks=False)
+        return self.hashed(name, stat, lambda: build_manifest.content_hash(name, entry))
+
+    def hashed(self, name: str, stat: os.stat_result, read: Callable[[], bytes]) -> bytes:
+        """The SHA-256 of a file. The stat comes first: a change while it is read shows the next time."""
         known = self.known.get(name)
         stamp = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
         if known is None or known[:4] != stamp:
-            known = (*stamp, build_manifest.content_hash(name, entry).hex())
+            known = (*stamp, read().hex())
         if max(stat.st_mtime_ns, stat.st_ctime_ns) < self.now - _TRUSTED_AFTER_NS:
             self.trusted[name] = known
         return bytes.fromhex(known[4])
 
 
-def _place(folder: Path, cache_dir: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:24]
+def _place(path: Path, cache_dir: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:24]
     return cache_dir / "trees" / f"{name}.json"
 
 

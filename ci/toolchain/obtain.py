@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ci.errors import InfrastructureError, ToolchainError
+from ci.sources.tree_cache import hashed_file
 from ci.toolchain import probe, stubs
 from ci.toolchain.assemble import assemble, locked
+from ci.toolchain.host_identity import host_digests
 from ci.toolchain.model import (
     CLANG_NOT_PUBLISHABLE,
     CompilerName,
@@ -44,8 +45,9 @@ def resolve_toolchain(
     return _assembled(choice, cache_dir, environ, progress)
 
 
-def host_toolchain(environ: Mapping[str, str]) -> HostToolchain:
-    """The C++ compiler for libraries without device code: the first usable one.
+def host_toolchain(environ: Mapping[str, str], cache_dir: Path) -> HostToolchain:
+    """The C++ compiler for libraries without device code: the first usable one. ``cache_dir`` keeps an index
+    of what was hashed.
 
     Raises :class:`~ci.errors.ToolchainError` when there is none.
     """
@@ -56,7 +58,7 @@ def host_toolchain(environ: Mapping[str, str]) -> HostToolchain:
                 fact.cc,
                 fact.cxx,
                 f"{fact.family} {fact.version}",
-                probe.host_digests(environ, fact.cxx),
+                host_digests(environ, fact.cxx, cache_dir.absolute()),
             )
     raise ToolchainError(
         "no C++ compiler",
@@ -88,7 +90,8 @@ def _installed(
         ptxas_version=probe.ptxas_version(environ, home),
         publishable=True,
         not_publishable_because="",
-        digests=probe.cuda_digests(home) + probe.host_digests(environ, choice.host.cxx),
+        digests=probe.cuda_digests(home, lambda path: hashed_file(path, cache_dir))
+        + host_digests(environ, choice.host.cxx, cache_dir),
         library_path=(stub, home / "lib64"),
     )
 
@@ -102,10 +105,10 @@ def _assembled(
     made = assemble(choice, cache_dir, environ=environ, progress=progress)
     compiler: CompilerName = choice.recipe.compiler
     version = made.version
-    digests = made.digests + probe.host_digests(environ, choice.host.cxx)
+    digests = made.digests + host_digests(environ, choice.host.cxx, cache_dir)
     if choice.clang is not None:
         version = f"{choice.clang.full_version} with CUDA {made.version}"
-        digests += (("clang", probe.file_digest(Path(os.path.realpath(choice.clang.path)))),)
+        digests += (("clang", hashed_file(choice.clang.path, cache_dir)),)
     return Toolchain(
         cuda=choice.recipe.cuda,
         compiler=compiler,

@@ -14,7 +14,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -308,28 +308,24 @@ _DECIDING_HEADERS = (
 )
 
 
-def cuda_digests(home: Path) -> tuple[tuple[str, str], ...]:
-    """Name and SHA-256 of each file of a CUDA home that decides what comes out of it."""
+def cuda_digests(
+    home: Path, hashed: Callable[[Path], str] | None = None
+) -> tuple[tuple[str, str], ...]:
+    """Name and SHA-256 of each file of a CUDA home that decides what comes out of it.
+
+    ``hashed`` gives the SHA-256 of a file, :func:`file_digest` unless given.
+    """
+    hashed = hashed or file_digest
     names: tuple[str, ...] = _DECIDING_FILES
     if not (home / "bin" / "nvcc_clang.py").exists():
         names = ("bin/nvcc", *names)
-    found = [(name, file_digest(home / name)) for name in names if (home / name).is_file()]
+    found = [(name, hashed(home / name)) for name in names if (home / name).is_file()]
     found += [
         (macro, _text_digest(value))
         for name, macro in _DECIDING_HEADERS
         if (value := _macro(home / name, macro))
     ]
     return tuple(found)
-
-
-def host_digests(environ: Mapping[str, str], cxx: Path) -> tuple[tuple[str, str], ...]:
-    """SHA-256 of the host compiler: its driver and the compiler proper."""
-    parts = [("host driver", Path(os.path.realpath(cxx)))]
-    answer, problem = ask(environ, str(cxx), "-print-prog-name=cc1plus")
-    proper = Path(answer.strip())
-    if not problem and proper.is_file():
-        parts.append(("host cc1plus", proper))
-    return tuple((name, file_digest(path)) for name, path in parts)
 
 
 def _macro(header: Path, name: str) -> str:
