@@ -133,7 +133,7 @@ def _step(state: CellState, library: EcosystemLibrary) -> LibraryStep:
         tree=source.tree,
         build_requires=(*declared, *needed(environment, [*BUILD_BASE, *declared])),
         toolchain_identity=compiler.identity() if compiler else "",
-        interpreter_identity=f"CPython {plan.cell.python}",
+        interpreter_identity=plan.chosen.compiles_as,
     )
     history = history_of(library, target)
     return LibraryStep(library, target, key, request, environment.python, history)

@@ -63,6 +63,12 @@ class ChosenCell:
     interpreter: Path
     interpreter_version: str
     notes: tuple[str, ...]
+    flags: str = ""
+
+    @property
+    def compiles_as(self) -> str:
+        """The Python as extension modules depend on it: its version, and its own compiler flags' hash."""
+        return f"CPython {self.interpreter_version}\nflags sha256:{self.flags}"
 
 
 @dataclass(frozen=True)
@@ -208,7 +214,7 @@ def _with_interpreter(cell: Cell, place: Place, notes: tuple[str, ...]) -> Chose
     path = require_python(cell.python)
     found = find_python(cell.python).found
     version = found.version if found is not None else cell.python
-    return ChosenCell(cell, path, version, notes)
+    return ChosenCell(cell, path, version, notes, found.flags if found is not None else "")
 
 
 def _in_image(cell: Cell, image: ImageFacts, notes: tuple[str, ...]) -> ChosenCell:

@@ -81,12 +81,17 @@ class ClangFact:
 
 @dataclass(frozen=True)
 class PythonFact:
-    """One Python interpreter; usable when ``problem`` is empty."""
+    """One Python interpreter; usable when ``problem`` is empty.
+
+    ``flags`` is the hash of the compiler and linker flags that it was built with: setuptools compiles
+    extension modules with them (its ``customize_compiler``).
+    """
 
     path: Path
     origin: str
     version: str = ""
     problem: str = ""
+    flags: str = ""
 
 
 @dataclass(frozen=True)

@@ -366,13 +366,15 @@ def ptxas_version(environ: Mapping[str, str], home: Path) -> str:
 # -- Python ----------------------------------------------------------------------------------------
 
 _PYTHON_QUESTION = """
-import json, os, platform, sys, sysconfig
+import hashlib, json, os, platform, sys, sysconfig
 try:
     import venv
     has_venv = True
 except ImportError:
     has_venv = False
 include = sysconfig.get_paths()["include"]
+names = ("OPT", "CFLAGS", "CCSHARED", "LDSHARED", "LDCXXSHARED", "LDFLAGS", "EXT_SUFFIX", "MULTIARCH")
+flags = json.dumps([sysconfig.get_config_var(name) for name in names])
 print(json.dumps({
     "implementation": platform.python_implementation(),
     "version": ".".join(map(str, sys.version_info[:2])),
@@ -381,6 +383,7 @@ print(json.dumps({
     "header": os.path.isfile(os.path.join(include, "Python.h")),
     "include": include,
     "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    "flags": hashlib.sha256(flags.encode()).hexdigest(),
 }))
 """
 
@@ -485,7 +488,8 @@ def _ask_python(wanted: str, origin: str, path: Path, environ: Mapping[str, str]
         told = json.loads(answer)
     except ValueError:
         return PythonFact(path, origin, problem="its answer cannot be read")
-    return PythonFact(path, origin, str(told["full"]), _python_problem(wanted, told))
+    problem, flags = _python_problem(wanted, told), str(told.get("flags", ""))
+    return PythonFact(path, origin, str(told["full"]), problem, flags)
 
 
 def _python_problem(wanted: str, told: Mapping[str, object]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -161,9 +163,8 @@ def python_that_says(path: Path, **changes: object) -> Path:
         "header": True,
         "include": "/inc",
         "free_threaded": False,
+        "flags": "ab" * 32,
     }
-    import json
-
     return program(path, json.dumps(told | changes) + "\n")
 
 
@@ -171,6 +172,18 @@ def test_this_interpreter_is_found_for_its_own_version() -> None:
     search = probe.find_python(HERE)
     assert search.found is not None
     assert search.found.version.startswith(HERE + ".")
+    names = (
+        "OPT",
+        "CFLAGS",
+        "CCSHARED",
+        "LDSHARED",
+        "LDCXXSHARED",
+        "LDFLAGS",
+        "EXT_SUFFIX",
+        "MULTIARCH",
+    )
+    flags = json.dumps([sysconfig.get_config_var(name) for name in names])
+    assert search.found.flags == hashlib.sha256(flags.encode()).hexdigest()
     assert probe.require_python(HERE) == search.found.path
 
 
