@@ -4,7 +4,10 @@ import hashlib
 import importlib.machinery
 import re
 import struct
+import zipfile
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.tags import Tag
@@ -158,3 +161,39 @@ def test_what_is_no_wheel_is_refused(tmp_path: Path, name: str) -> None:
         read_facts(path)
     assert caught.value.cause
     assert "zipfile" in caught.value.next_step
+
+
+def test_threads_do_not_change_the_facts_and_every_member_is_read_once(
+    gcc: Gcc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = gcc.shared("libops.so").read_bytes()
+    files = {f"paddlefleet_ops/{number}.bin": bytes([number]) * 70_000 for number in range(30)}
+    files |= {f"paddlefleet_ops/lib{number}.so": library for number in range(5)}
+    wheel = write_wheel(tmp_path, files)
+    opened: Counter[str] = Counter()
+    plain = zipfile.ZipFile.open
+
+    def counted(self: zipfile.ZipFile, name: zipfile.ZipInfo | str, *rest: Any) -> Any:
+        opened[name if isinstance(name, str) else name.filename] += 1
+        return plain(self, name, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(zipfile.ZipFile, "open", counted)
+        one = read_facts(wheel, jobs=1)
+    assert {opened[name] for name in files} == {1}
+    assert read_facts(wheel, jobs=8) == one
+    assert [member.name for member in one.members][1 : len(files) + 1] == list(files)
+    assert len(one.elfs) == 5
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_a_member_that_cannot_be_inflated_is_named(tmp_path: Path, jobs: int) -> None:
+    wheel = write_wheel(tmp_path, {"paddlefleet_ops/a.txt": b"some text " * 5000})
+    with zipfile.ZipFile(wheel) as archive:
+        info = archive.getinfo("paddlefleet_ops/a.txt")
+    data = bytearray(wheel.read_bytes())
+    start = info.header_offset + 30 + len(info.filename)
+    data[start : start + 40] = b"\xff" * 40
+    wheel.write_bytes(data)
+    with pytest.raises(FindingError, match="is not a wheel"):
+        read_facts(wheel, jobs=jobs)

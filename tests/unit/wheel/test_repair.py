@@ -10,6 +10,7 @@ from packaging.utils import parse_wheel_filename
 
 from ci.errors import FindingError, ToolchainError
 from ci.wheel import repair as repair_module
+from ci.wheel.facts import WheelFacts, read_facts
 from ci.wheel.repair import Repaired, repair
 from tests.unit.wheel.wheels import (
     OTHER_PYTHON,
@@ -37,6 +38,7 @@ def repaired(
     cuda: str = "13.0",
     excludes: tuple[str, ...] = (),
     forbidden: tuple[str, ...] = (),
+    jobs: int | None = None,
 ) -> Repaired:
     return repair(
         raw,
@@ -46,6 +48,7 @@ def repaired(
         declared_excludes=excludes,
         log=out.parent / "repair.log",
         forbidden_paths=forbidden,
+        jobs=jobs,
     )
 
 
@@ -404,6 +407,74 @@ def test_equal_input_gives_equal_bytes(
     assert len(first.grafted) == 2
     assert first.path.name == second.path.name
     assert first.path.read_bytes() == second.path.read_bytes()
+
+
+def test_threads_do_not_change_a_byte(
+    gcc: Gcc, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = gcc.shared("libops.so", USES_OUTSIDE, needs=[gcc.fake("libwidget.so.1")])
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(gcc.outside))
+    table = tmp_path / "table.txt"
+    table.write_text("".join(f"row {number}\n" for number in range(100_000)), "ascii")
+    raw = wheel_with(tmp_path, {"libops.so": library, "table.txt": table})
+    wheels = [repaired(raw, tmp_path / str(jobs), jobs=jobs).path for jobs in (1, 2, 4)]
+    assert len({wheel.read_bytes() for wheel in wheels}) == 1
+
+
+def test_auditwheel_gets_only_what_it_looks_at_and_nothing_is_compressed_twice(
+    gcc: Gcc, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, int] = {}
+    plain = repair_module._run_auditwheel
+
+    def watched(prepared: Path, *rest: object) -> Path:
+        patched = plain(prepared, *rest)  # type: ignore[arg-type]
+        for wheel in (prepared, patched):
+            assert wheel.stat().st_size < 100_000
+            with zipfile.ZipFile(wheel) as archive:
+                seen.update({info.filename: info.compress_type for info in archive.infolist()})
+        return patched
+
+    monkeypatch.setattr(repair_module, "_run_auditwheel", watched)
+    table = tmp_path / "table.txt"
+    table.write_bytes(b"x" * 1_000_000)
+    files = {"libops.so": gcc.shared("libops.so"), "table.txt": table}
+    done = repaired(wheel_with(tmp_path, files), out)
+    assert "paddlefleet_ops/libops.so" in seen
+    assert not [name for name in seen if name.endswith((".txt", ".py"))]
+    assert "paddlefleet_ops/table.txt" in members(done.path)
+
+
+def test_a_wheel_is_looked_at_before_and_after_and_no_more(
+    gcc: Gcc, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Path] = []
+    plain = repair_module.read_facts
+
+    def watched(path: Path, **options: object) -> WheelFacts:
+        looked.append(path)
+        return plain(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(repair_module, "read_facts", watched)
+    raw = wheel_with(tmp_path, {"libops.so": gcc.shared("libops.so")})
+    done = repaired(raw, out)
+    assert len(looked) == 2
+    assert looked[0] == raw
+    assert done.facts_after == read_facts(done.path)
+
+
+def test_other_content_than_in_the_raw_wheel_is_noticed(
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = repair_module.rewrite
+    other = write_wheel(tmp_path / "other", {"paddlefleet_ops/a.py": b"x = 2\n"})
+
+    def swapped(source: Path, destination: Path, **options: object) -> None:
+        plain(other, destination, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(repair_module, "rewrite", swapped)
+    raw = write_wheel(tmp_path, {"paddlefleet_ops/a.py": b"x = 1\n"})
+    assert refused(raw, out) == ["changed"]
 
 
 def test_the_order_in_the_raw_wheel_does_not_matter(tmp_path: Path, out: Path) -> None:

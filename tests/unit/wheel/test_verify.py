@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 from ci.errors import ToolchainError
 from ci.wheel import verify as verify_module
+from ci.wheel.facts import read_facts
 from ci.wheel.policy import load_policy
 from ci.wheel.repair import repair
 from ci.wheel.verify import shown_platform, verify
@@ -113,6 +115,44 @@ def test_a_tag_below_the_content_is_a_finding(gcc: Gcc, tmp_path: Path) -> None:
     assert "manylinux_2_26_x86_64" in finding.why
 
 
+def test_a_wrong_tag_is_found_with_the_facts_at_hand_and_one_job(gcc: Gcc, tmp_path: Path) -> None:
+    source = "#include <sys/random.h>\nint fill(char *p) { return getrandom(p, 1, 0); }"
+    files = {"paddlefleet_ops/libops.so": gcc.shared("libops.so", source).read_bytes()}
+    wheel = write_wheel(tmp_path, files, tag=f"{PYTHON_TAG}-none-manylinux_2_17_x86_64")
+    found = verify(wheel, log=tmp_path / "verify.log", facts=read_facts(wheel), jobs=1)
+    assert [finding.rule for finding in found] == ["platform-tag"]
+
+
+def test_facts_of_another_file_are_not_believed(tmp_path: Path) -> None:
+    good = write_wheel(tmp_path / "good", {})
+    bad = write_wheel(tmp_path / "bad", {}, record=b"paddlefleet_ops/__init__.py,,\n")
+    found = verify(bad, log=tmp_path / "verify.log", facts=read_facts(good))
+    assert "record" in [finding.rule for finding in found]
+
+
+def test_data_does_not_go_through_auditwheel_show(
+    gcc: Gcc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: dict[str, int] = {}
+    plain = verify_module._tool
+
+    def watched(name: str, module: str, *arguments: str, **options: object) -> object:
+        sizes[name] = Path(arguments[-1]).stat().st_size
+        return plain(name, module, *arguments, **options)  # type: ignore[arg-type]
+
+    noise = random.Random(1).randbytes(1_000_000)
+    files = {
+        "paddlefleet_ops/libops.so": gcc.shared("libops.so").read_bytes(),
+        "paddlefleet_ops/noise.bin": noise,
+    }
+    wheel = repaired(write_wheel(tmp_path, files), tmp_path)
+    monkeypatch.setattr(verify_module, "_tool", watched)
+    assert rules(wheel, tmp_path / "logs") == []
+    assert sizes["auditwheel"] < 100_000
+    assert min(sizes["twine"], sizes["check-wheel-contents"]) > 1_000_000
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["verify.log"]
+
+
 def test_an_abi_tag_in_wheel_does_not_hide_a_bad_record(tmp_path: Path) -> None:
     wheel = write_wheel(tmp_path, {}, record=b"paddlefleet_ops/__init__.py,,\n")
     assert "record" in rules(wheel, tmp_path)
@@ -121,8 +161,9 @@ def test_an_abi_tag_in_wheel_does_not_hide_a_bad_record(tmp_path: Path) -> None:
 def test_a_missing_tool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = verify_module._tool
 
-    def renamed(name: str, module: str, *arguments: str) -> object:
-        return plain(name, "no_such_module" if module == "twine" else module, *arguments)
+    def renamed(name: str, module: str, *arguments: str, **options: object) -> object:
+        module = "no_such_module" if module == "twine" else module
+        return plain(name, module, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(verify_module, "_tool", renamed)
     with pytest.raises(ToolchainError, match="twine is not installed"):
