@@ -1,0 +1,179 @@
+"""Small programs in front of compilers: builds are told of them by CC, CXX and CUDA_HOME, and need no
+change.
+
+One folder for each build, below its work folder::
+
+    bin/g++      calls the cache with behind/g++ (scripts/host.sh)
+    behind/g++   what the cache takes for the compiler; starts the real one (scripts/behind.sh)
+    cuda/        links to the CUDA home, but for bin/nvcc, which calls the cache with nvcc (scripts/nvcc.sh)
+    settings     the real compilers, and the places of this build
+
+What they do, and why:
+
+- *Places become names.* Options such as ``-ffile-prefix-map=/this/build/source=.`` hold the folder of the
+  build, and caches compare options: nothing would be found again in another folder. ``bin/`` writes
+  ``/_farm/1`` for the folder, ``behind/`` writes it back. What stands behind ``=`` is compared as before.
+- *The CUDA home of links is never seen by a compiler*: the real one takes its place in every option.
+- *Nothing is compared without line numbers.* sccache preprocesses with ``-P``, which drops them, and would
+  give an object with old lines in debug information, ``__builtin_LINE()`` and ``std::source_location``.
+  ``behind/`` leaves ``-P`` out, and gives sccache's folder of the moment (``sccache_nvccXXXXXX``) one name
+  in what is compared.
+- *What does not leave its folder out is found again only there*: a call without the map of the build's
+  sources, or an nvcc call that writes lines into device code (``-lineinfo``, ``-G``), has the folder in its
+  key (``SCCACHE_C_CUSTOM_CACHE_BUSTER``).
+- *Options that only schedule are not compared*: nvcc's ``--jobserver`` is left out (sccache takes nvcc
+  apart, so none of its threads would ask), ``-t`` and ``--threads`` are not compared by sccache itself.
+- When the cache's server is gone, the real compiler runs.
+
+Sources: sccache 0.16.0, src/compiler/{c,gcc,nvcc}.rs; GCC manual, "-ffile-prefix-map", "-P", "Preprocessor
+Output"; NVIDIA, "CUDA Compiler Driver NVCC".
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci.compiler_cache.model import CompilerCache, Compilers
+
+SCRIPTS = Path(__file__).parent / "scripts"
+"""The launchers, for any POSIX shell."""
+
+CUDA_HOMES = ("CUDA_HOME", "CUDA_PATH", "CUDA_TOOLKIT_ROOT_DIR", "CUDAToolkit_ROOT")
+CUDA_HOSTS = ("CUDAHOSTCXX", "NVCC_CCBIN")
+_NOTHING = "/_farm/none"
+
+
+@dataclass(frozen=True)
+class Launchers:
+    """The launchers of one build: ``environment`` goes over the build's own, ``replaced`` says which
+    folders of PATH have another in their place.
+    """
+
+    environment: Mapping[str, str]
+    replaced: Mapping[str, str]
+
+    def path(self, entries: tuple[str, ...]) -> tuple[str, ...]:
+        """Folders of PATH with the launchers' in place of the compilers'."""
+        return tuple(self.replaced.get(entry, entry) for entry in entries)
+
+
+def write_launchers(
+    folder: Path, cache: CompilerCache, compilers: Compilers, *, server: int = 0
+) -> Launchers:
+    """Write the launchers of one build to ``folder``, which must not exist yet.
+
+    ``server`` is the process id of sccache's server. Raises :class:`OSError` when the disk fails.
+    """
+    (folder / "bin").mkdir(parents=True)
+    (folder / "behind").mkdir()
+    variables: dict[str, str] = {}
+    for name, real in (("CC", compilers.cc), ("CXX", compilers.cxx)):
+        if real is not None:
+            _program(folder / "bin" / real.name, "host", folder)
+            _program(folder / "behind" / real.name, "behind", folder)
+            variables[name] = str(folder / "bin" / real.name)
+    overlay, replaced = folder / "cuda", {}
+    if compilers.cuda_home is not None and caches_nvcc(cache, compilers):
+        lay_over(compilers.cuda_home, overlay)
+        _program(overlay / "bin" / "nvcc", "nvcc", folder)
+        variables |= dict.fromkeys(CUDA_HOMES, str(overlay))
+        variables["CUDACXX"] = str(overlay / "bin" / "nvcc")
+        if "CXX" in variables:
+            variables |= dict.fromkeys(CUDA_HOSTS, variables["CXX"])
+        replaced[str(compilers.cuda_home / "bin")] = str(overlay / "bin")
+    shutil.copy(SCRIPTS / "places.sh", folder / "places.sh")
+    (folder / "settings").write_text(_settings(cache, compilers, overlay, server), "utf-8")
+    return Launchers(variables, replaced)
+
+
+def caches_nvcc(cache: CompilerCache, compilers: Compilers) -> bool:
+    """True when calls of nvcc go through the cache."""
+    return (
+        cache.tool == "sccache" and compilers.cuda_home is not None and not compilers.nvcc_is_clang
+    )
+
+
+def _settings(cache: CompilerCache, compilers: Compilers, overlay: Path, server: int) -> str:
+    """What the launchers read: shell assignments. A place that is not there is a path that nothing has."""
+    home = compilers.cuda_home
+    places = numbered_places(compilers)
+    values = {
+        "tool": cache.tool,
+        "cache": str(cache.path),
+        "server": str(server),
+        "identity": "farm 1 " + " ".join(compilers.identity.split()),
+        "real_cc": str(compilers.cc or ""),
+        "real_cxx": str(compilers.cxx or ""),
+        "name_cc": compilers.cc.name if compilers.cc else "",
+        "real_nvcc": str(home / "bin" / "nvcc") if home else "",
+        "source": places[0],
+        "overlay": str(overlay),
+        "overlay_real": os.path.realpath(overlay),
+        "home": str(home or overlay),
+        "home_real": os.path.realpath(home or overlay),
+        "compare": _compare(cache, places),
+    }
+    values |= {f"place{number}": place for number, place in enumerate(places, start=1)}
+    return "".join(f"{name}={shlex.quote(text)}\n" for name, text in values.items())
+
+
+def numbered_places(compilers: Compilers) -> tuple[str, ...]:
+    """Six places: sources, environment and CUDA home as they are called, then what they are behind links.
+
+    Each build gives a folder of one role the same number. One that is not there is a path that nothing has.
+    """
+    home = (str(compilers.cuda_home),) if compilers.cuda_home is not None else ()
+    called = [*compilers.mapped[:2], *[_NOTHING] * (2 - len(compilers.mapped[:2])), *home]
+    called += [_NOTHING] * (3 - len(called))
+    behind = [os.path.realpath(place) if place != _NOTHING else place for place in called]
+    return (*called, *(_NOTHING if place in called else place for place in behind))
+
+
+def known_places(compilers: Compilers) -> tuple[str, ...]:
+    """The places that there are."""
+    return tuple(place for place in numbered_places(compilers) if place != _NOTHING)
+
+
+def _compare(cache: CompilerCache, places: tuple[str, ...]) -> str:
+    """The sed script for what is compared: lines that say where text is from (``# 12 "FILE" 1``)."""
+    if cache.tool == "sccache":
+        return r's|^\(# [0-9]* "\)[^"]*/sccache_nvcc[^/"]*/|\1/_farm/nvcc/|'
+    return "\n".join(
+        rf's|^\(# [0-9]* "\){_literal(place)}\([/"]\)|\1/_farm/{number}\2|'
+        for number, place in enumerate(places, start=1)
+        if place != _NOTHING
+    )
+
+
+def _literal(path: str) -> str:
+    return "".join("\\" + letter if letter in r"\.[]*^$|" else letter for letter in path)
+
+
+def _program(path: Path, script: str, folder: Path) -> None:
+    text = (SCRIPTS / f"{script}.sh").read_text("utf-8")
+    path.write_text(text.replace("@HERE@", shlex.quote(str(folder))), "utf-8")
+    path.chmod(0o755)
+
+
+def lay_over(home: Path, overlay: Path) -> None:
+    """Make ``overlay`` a CUDA home of links to ``home``, without ``bin/nvcc``.
+
+    Where ``home`` is behind a link, so is ``overlay``: builds that map a folder and what is behind it (as
+    ``-ffile-prefix-map`` of both) then map two folders as they would without launchers.
+    """
+    folder = overlay
+    if os.path.realpath(home) != str(home):
+        folder = overlay.with_name("cuda-behind")
+        overlay.symlink_to(folder.name)
+    (folder / "bin").mkdir(parents=True)
+    for entry in sorted(home.iterdir()):
+        if entry.name != "bin":
+            (folder / entry.name).symlink_to(entry)
+    for entry in sorted((home / "bin").iterdir()):
+        if entry.name != "nvcc":
+            (folder / "bin" / entry.name).symlink_to(entry)

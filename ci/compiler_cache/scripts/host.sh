@@ -1,0 +1,23 @@
+#!/bin/sh
+# A host compiler behind a compiler cache. Written by the farm.
+here=@HERE@
+. "$here/settings"
+. "$here/places.sh"
+
+real_home_in_variables
+mapped= count=$#
+while [ "$count" -gt 0 ]; do
+    word=$1
+    shift
+    count=$((count - 1))
+    case $word in
+    -E | -P) # asked for by the build, not by the cache
+        farm_plain=yes
+        export farm_plain
+        ;;
+    esac
+    names
+    set -- "$@" "$word"
+done
+[ -n "$mapped" ] || identity="$identity in $source"
+through_cache "$here/behind/${0##*/}" "$@"

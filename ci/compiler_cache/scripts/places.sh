@@ -1,0 +1,89 @@
+# Read by the other scripts here, behind the settings.
+
+# swap FROM TO: in $word, wherever a path ends behind FROM, or goes on to a file below it.
+swap() {
+    head=
+    while :; do
+        case $word in
+        *"$1"*) ;;
+        *) break ;;
+        esac
+        rest=${word#*"$1"}
+        case $rest in
+        '' | [=/,:\;\"\'\ ]*) head=$head${word%%"$1"*}$2 ;;
+        *) head=$head${word%%"$1"*}$1 ;;
+        esac
+        word=$rest
+    done
+    word=$head$word
+}
+
+# The real CUDA home in the place of the one of links.
+real_home() {
+    case $word in
+    *"$overlay"*)
+        swap "$overlay_real" "$home_real"
+        swap "$overlay" "$home"
+        ;;
+    esac
+}
+
+# Names in the place of folders, in options that map folders. Tells whether the sources are mapped.
+names() {
+    real_home
+    case $word in
+    *-prefix-map=*)
+        case $word in *-ffile-prefix-map="$source"=*) mapped=yes ;; esac
+        swap "$place1" /_farm/1
+        swap "$place2" /_farm/2
+        swap "$place3" /_farm/3
+        swap "$place4" /_farm/4
+        swap "$place5" /_farm/5
+        swap "$place6" /_farm/6
+        ;;
+    esac
+}
+
+# Folders in the place of names.
+folders() {
+    case $word in
+    */_farm/[1-6]*)
+        swap /_farm/1 "$place1"
+        swap /_farm/2 "$place2"
+        swap /_farm/3 "$place3"
+        swap /_farm/4 "$place4"
+        swap /_farm/5 "$place5"
+        swap /_farm/6 "$place6"
+        ;;
+    esac
+}
+
+# What gcc reads beside its options.
+real_home_in_variables() {
+    for variable in CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH LIBRARY_PATH; do
+        eval "word=\${$variable-}"
+        case $word in
+        *"$overlay"*)
+            real_home
+            export "$variable=$word"
+            ;;
+        esac
+    done
+}
+
+# through_cache COMPILER OPTIONS: with the cache as long as its server lives.
+through_cache() {
+    case $tool in
+    sccache)
+        SCCACHE_C_CUSTOM_CACHE_BUSTER=$identity
+        export SCCACHE_C_CUSTOM_CACHE_BUSTER
+        kill -0 "$server" 2>/dev/null && exec "$cache" "$@"
+        exec "$@"
+        ;;
+    *)
+        CCACHE_COMPILERCHECK="string:$identity"
+        export CCACHE_COMPILERCHECK
+        exec "$cache" "$@"
+        ;;
+    esac
+}
