@@ -11,8 +11,8 @@ cannot join by themselves:
 
 nvcc is a client by itself since CUDA 13.0, when it is told to (:func:`nvcc_flags`).
 
-Sources: GNU Make manual, "POSIX Jobserver Interaction" and NEWS of 4.4; ninja manual, "GNU Jobserver support";
-ninja's and make's own option tables.
+Sources: GNU Make manual, "POSIX Jobserver Interaction" and NEWS of 4.4; ninja manual, "GNU Jobserver
+support"; ninja's and make's own option tables.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FIRST_NINJA = (1, 13)  # with the FIFO jobserver
 FIRST_MAKE = (4, 4)
 FIRST_NVCC = (13, 0)
 
-# Every shim: `real` is the program behind it, `fifo` the jobserver's FIFO or empty. Folders of shims that were
-# passed already are left out, or two of them on one PATH would start each other for ever.
+# Every shim: `real` is the program behind it, `fifo` the jobserver's FIFO or empty. Folders of shims that
+# were passed already are left out, or two of them on one PATH would start each other for ever.
 _COMMON = r"""#!/bin/sh
 # Starts the next @NAME@ on PATH, as a client of the jobserver in MAKEFLAGS. Written by the farm.
 set -u
@@ -203,8 +203,8 @@ def nvcc_flags(
     ``threads`` is the most that one nvcc may use at once (architectures, in the main); each beyond the first
     takes a token while it runs, and waits while there is none. Without a jobserver, and before CUDA 13.0,
     which brought the option, there are no flags: threads could not be shared, and a build keeps its own.
-    Measured with nvcc 13.0.88: device code is the same with and without; ``--split-compile`` changes it, so it
-    is never a scheduling value.
+    Measured with nvcc 13.0.88: device code is the same with and without; ``--split-compile`` changes it, so
+    it is never a scheduling value.
     """
     if jobserver is None or version < FIRST_NVCC:
         return ()
