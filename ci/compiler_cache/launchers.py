@@ -75,12 +75,13 @@ def write_launchers(
     for name, real in (("CC", compilers.cc), ("CXX", compilers.cxx)):
         if real is not None:
             _program(folder / "bin" / real.name, "host", folder)
-            _program(folder / "behind" / real.name, "behind", folder)
+            _program(folder / "behind" / real.name, "behind_host", folder)
             variables[name] = str(folder / "bin" / real.name)
     overlay, replaced = folder / "cuda", {}
     if compilers.cuda_home is not None and caches_nvcc(cache, compilers):
         lay_over(compilers.cuda_home, overlay)
         _program(overlay / "bin" / "nvcc", "nvcc", folder)
+        _program(folder / "behind" / "nvcc", "behind_nvcc", folder)
         variables |= dict.fromkeys(CUDA_HOMES, str(overlay))
         variables["CUDACXX"] = str(overlay / "bin" / "nvcc")
         if "CXX" in variables:
@@ -116,7 +117,9 @@ def _settings(cache: CompilerCache, compilers: Compilers, overlay: Path, server:
         "overlay_real": os.path.realpath(overlay),
         "home": str(home or overlay),
         "home_real": os.path.realpath(home or overlay),
-        "compare": _compare(cache, places),
+        "moment": r's|^\(# [0-9]* "\)[^"]*/sccache_nvcc[^/"]*/|\1/_farm/nvcc/|',
+        "commands": _script(places, r's|\(--orig_src_[a-z_]*name "\)@PLACE@/|\1@NAME@/|g'),
+        "readable": _script(places, "s|@NAME@|@TEXT@|g"),
     }
     values |= {f"place{number}": place for number, place in enumerate(places, start=1)}
     return "".join(f"{name}={shlex.quote(text)}\n" for name, text in values.items())
@@ -134,17 +137,12 @@ def numbered_places(compilers: Compilers) -> tuple[str, ...]:
     return (*called, *(_NOTHING if place in called else place for place in behind))
 
 
-def known_places(compilers: Compilers) -> tuple[str, ...]:
-    """The places that there are."""
-    return tuple(place for place in numbered_places(compilers) if place != _NOTHING)
-
-
-def _compare(cache: CompilerCache, places: tuple[str, ...]) -> str:
-    """The sed script for what is compared: lines that say where text is from (``# 12 "FILE" 1``)."""
-    if cache.tool == "sccache":
-        return r's|^\(# [0-9]* "\)[^"]*/sccache_nvcc[^/"]*/|\1/_farm/nvcc/|'
+def _script(places: tuple[str, ...], command: str) -> str:
+    """A script for sed with ``command`` for each place that there is."""
     return "\n".join(
-        rf's|^\(# [0-9]* "\){_literal(place)}\([/"]\)|\1/_farm/{number}\2|'
+        command.replace("@PLACE@", _literal(place))
+        .replace("@TEXT@", "".join("\\" + c if c in "\\&|" else c for c in place))
+        .replace("@NAME@", f"/_farm/{number}")
         for number, place in enumerate(places, start=1)
         if place != _NOTHING
     )

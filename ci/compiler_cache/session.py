@@ -3,7 +3,6 @@
 One server for each build, not one for the run: it starts in 12 ms and takes 8 MB, and so
 
 - its statistics are those of the build, also where builds run side by side;
-- it can be told the folders of this build (``SCCACHE_BASEDIRS``), which nobody knows when the run starts;
 - an interrupt, a timeout and the end of the build end it, and the compilers that it started.
 
 All servers share one storage. A server is a child of this process with a socket of its own, so no server of
@@ -26,7 +25,7 @@ from pathlib import Path
 
 from ci import proc
 from ci.compiler_cache import stats
-from ci.compiler_cache.launchers import Launchers, known_places, write_launchers
+from ci.compiler_cache.launchers import Launchers, write_launchers
 from ci.compiler_cache.model import CLANG_AS_NVCC, CacheStats, CompilerCache, Compilers
 from ci.compiler_cache.storage import ccache_storage, sccache_storage
 from ci.errors import FarmError
@@ -141,7 +140,7 @@ class Session:
     def _with_server(
         self, work: Path, folder: Path, compilers: Compilers, path: tuple[str, ...]
     ) -> _Running:
-        server = _Server(self.cache, work, known_places(compilers), self._storage, self._watch)
+        server = _Server(self.cache, work, self._storage, self._watch)
         server.start()
         try:
             launchers = write_launchers(folder, self.cache, compilers, server=server.pid)
@@ -208,7 +207,6 @@ class _Server:
         self,
         cache: CompilerCache,
         work: Path,
-        places: tuple[str, ...],
         storage: Mapping[str, str],
         watch: proc.Watch | None,
     ) -> None:
@@ -232,7 +230,6 @@ class _Server:
             **storage,
             "SCCACHE_SERVER_UDS": str(self.socket),
             "SCCACHE_IDLE_TIMEOUT": str(IDLE_SECONDS),
-            "SCCACHE_BASEDIRS": ":".join(places),
             "SCCACHE_START_SERVER": "1",
             "SCCACHE_NO_DAEMON": "1",
         }

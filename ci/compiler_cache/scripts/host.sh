@@ -5,7 +5,7 @@ here=@HERE@
 . "$here/places.sh"
 
 real_home_in_variables
-mapped= count=$#
+count=$# farm_names=
 while [ "$count" -gt 0 ]; do
     word=$1
     shift
@@ -19,5 +19,4 @@ while [ "$count" -gt 0 ]; do
     names
     set -- "$@" "$word"
 done
-[ -n "$mapped" ] || identity="$identity in $source"
 through_cache "$here/behind/${0##*/}" "$@"

@@ -46,7 +46,9 @@ case ${NVCC_CCBIN-} in
     export NVCC_CCBIN
     ;;
 esac
-if [ -z "$mapped" ] || [ -n "$lines" ]; then
-    identity="$identity in $source"
+farm_names=
+if [ -n "$mapped" ] && [ -z "$lines" ]; then
+    farm_names=yes
+    export farm_names
 fi
-through_cache "$real_nvcc" "$@"
+through_cache "$here/behind/nvcc" "$@"

@@ -28,7 +28,7 @@ real_home() {
     esac
 }
 
-# Names in the place of folders, in options that map folders. Tells whether the sources are mapped.
+# Names in the place of folders, in options that map folders. Says whether the sources are mapped.
 names() {
     real_home
     case $word in
@@ -58,6 +58,11 @@ folders() {
     esac
 }
 
+# literal TEXT: as a regular expression of sed between bars.
+literal() {
+    printf '%s' "$1" | sed 's/[].|*^$\\[]/\\&/g'
+}
+
 # What gcc reads beside its options.
 real_home_in_variables() {
     for variable in CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH LIBRARY_PATH; do
@@ -77,13 +82,16 @@ through_cache() {
     sccache)
         SCCACHE_C_CUSTOM_CACHE_BUSTER=$identity
         export SCCACHE_C_CUSTOM_CACHE_BUSTER
-        kill -0 "$server" 2>/dev/null && exec "$cache" "$@"
-        exec "$@"
+        if kill -0 "$server" 2>/dev/null; then set -- "$cache" "$@"; fi
         ;;
     *)
         CCACHE_COMPILERCHECK="string:$identity"
         export CCACHE_COMPILERCHECK
-        exec "$cache" "$@"
+        set -- "$cache" "$@"
         ;;
     esac
+    [ -n "${farm_names-}" ] || exec "$@"
+    exec 4>&1 5>&2
+    status=$({ { "$@" 2>&1 >&4 3>&-; echo $? >&3; } | sed -e "$readable" >&5; } 3>&1)
+    exit "$status"
 }
