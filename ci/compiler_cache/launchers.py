@@ -78,7 +78,7 @@ def write_launchers(
             _program(folder / "behind" / real.name, "behind_host", folder)
             variables[name] = str(folder / "bin" / real.name)
     overlay, replaced = folder / "cuda", {}
-    if compilers.cuda_home is not None and caches_nvcc(cache, compilers):
+    if compilers.cuda_home is not None:
         lay_over(compilers.cuda_home, overlay)
         _program(overlay / "bin" / "nvcc", "nvcc", folder)
         _program(folder / "behind" / "nvcc", "behind_nvcc", folder)
@@ -93,10 +93,8 @@ def write_launchers(
 
 
 def caches_nvcc(cache: CompilerCache, compilers: Compilers) -> bool:
-    """True when calls of nvcc go through the cache."""
-    return (
-        cache.tool == "sccache" and compilers.cuda_home is not None and not compilers.nvcc_is_clang
-    )
+    """True when calls of nvcc go through the cache; else they go past it, with the real host compiler."""
+    return cache.tool == "sccache" and not compilers.nvcc_is_clang
 
 
 def _settings(cache: CompilerCache, compilers: Compilers, overlay: Path, server: int) -> str:
@@ -111,6 +109,7 @@ def _settings(cache: CompilerCache, compilers: Compilers, overlay: Path, server:
         "real_cc": str(compilers.cc or ""),
         "real_cxx": str(compilers.cxx or ""),
         "name_cc": compilers.cc.name if compilers.cc else "",
+        "caches_nvcc": "yes" if caches_nvcc(cache, compilers) else "",
         "real_nvcc": str(home / "bin" / "nvcc") if home else "",
         "source": places[0],
         "overlay": str(overlay),

@@ -58,6 +58,11 @@ class Build:
     remarks: tuple[str, ...] = ()
     used: proc.Used | None = None
 
+    @property
+    def shown(self) -> str:
+        """What came of the compilers' calls, for a report."""
+        return self.stats.shown
+
 
 class Session:
     """The compiler cache of a run. ``folder`` is below the farm's cache; ``environ`` the caller's

@@ -41,14 +41,17 @@ if [ -n "${farm_plain-}" ] || [ -z "$preprocess" ]; then
     exec "$real" "$@"
 fi
 if [ -n "$output" ]; then
-    # For nvcc's own programs: names in the place of folders, unless the text may ask for its file's name.
     "$real" "$@" || exit
-    [ -n "${farm_names-}" ] || exit 0
-    grep -q -e __builtin_FILE -e __builtin_source_location "$output" && exit 0
+    if [ -n "${farm_names-}" ]; then
+        # For nvcc's own programs: names in the place of folders, unless the text may ask for its file's name.
+        grep -q -e __builtin_FILE -e __builtin_source_location "$output" && exit 0
+    elif [ "$tool" = sccache ]; then
+        exit 0
+    fi
     sed -i -e "$script" "$output"
     exit
 fi
-# What is compared.
+# What is compared: by sccache here, by ccache above.
 exec 4>&1
 status=$({ { "$real" "$@" 3>&- 4>&-; echo $? >&3; } | sed -e "$script" >&4; } 3>&1)
 exit "$status"
