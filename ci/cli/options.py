@@ -15,6 +15,7 @@ from typing import Any
 from ci.errors import ConfigError
 from ci.executors.base import EXECUTORS
 from ci.executors.model import ContainerOptions
+from ci.graph.machine import look
 from ci.report.console import make_console
 from ci.report.progress import LiveNarrator, Narrator, PlainNarrator
 
@@ -152,8 +153,8 @@ def set_options(parser: argparse.ArgumentParser) -> None:
 
 
 def cpus() -> int:
-    """The CPUs that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """The CPUs that this process may use: its affinity, and the limit of its control group."""
+    return int(look().cpus.value)
 
 
 @contextmanager

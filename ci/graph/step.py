@@ -7,10 +7,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from filelock import FileLock, Timeout
 
@@ -20,8 +20,9 @@ from ci.graph.claims import check_claims
 from ci.graph.jobserver import makeflags
 from ci.graph.key import Key
 from ci.graph.model import Cached, Grant, KilledForMemoryError, Usage
+from ci.graph.shims import nvcc_flags
 from ci.graph.store import Entry, Store
-from ci.proc import Command, Completed, scrubbed
+from ci.proc import Command, Completed, Used, scrubbed
 from ci.registry import EcosystemLibrary, Target, build_steps
 
 Status = Literal["built", "cached", "failed"]
@@ -35,6 +36,8 @@ class LibraryStep:
     and the name that its use of time and memory is remembered by.
 
     ``request`` names no work folder and no jobs yet: those are given when it runs, and are no inputs.
+    ``compiler`` is ``nvcc``, ``clang``, ``host`` or empty; ``nvcc`` its version where it is that, and
+    ``device_targets`` the number of capabilities that one of its calls compiles for.
     """
 
     library: EcosystemLibrary
@@ -43,6 +46,46 @@ class LibraryStep:
     request: build_steps.BuildRequest
     python: Path
     history: str
+    compiler: str = ""
+    nvcc: tuple[int, int] = (0, 0)
+    device_targets: int = 1
+
+
+class CachedCompilers(Protocol):
+    """The compilers of one build, behind a compiler cache or not: variables that go over the build's own,
+    the folders of its PATH, and when the build has ended what a server of the cache used, which compilers may
+    be children of, and what came of their calls.
+    """
+
+    environment: Mapping[str, str]
+    path: tuple[str, ...]
+    used: Used | None
+
+    @property
+    def shown(self) -> str:
+        """Hits, misses and what was not cacheable, for a report."""
+
+
+Compilers = Callable[
+    [LibraryStep, Path, build_steps.BuildRequest], AbstractContextManager[CachedCompilers]
+]
+
+
+@dataclass
+class PlainCompilers:
+    """Compilers without a cache; ``path`` are the folders of the build's PATH."""
+
+    path: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    used: Used | None = None
+    shown: str = ""
+
+
+def plain_compilers(
+    _step: LibraryStep, _work: Path, request: build_steps.BuildRequest
+) -> AbstractContextManager[CachedCompilers]:
+    """The compilers as they are."""
+    return nullcontext(PlainCompilers(request.path))
 
 
 @dataclass(frozen=True)
@@ -50,14 +93,15 @@ class StepPlace:
     """Where and with what steps run: nothing here is an input of a key.
 
     ``builds`` is the folder of the work folders. ``path`` comes first on PATH (the jobserver's shims),
-    ``env`` is what a compiler cache adds. ``waiting`` is told of a step that another run is building.
+    ``compilers`` puts a compiler cache in front of the compilers. ``waiting`` is told of a step that another
+    run is building.
     """
 
     executor: Executor
     store: Store
     builds: Path
     path: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    compilers: Compilers = plain_compilers
     waiting: Callable[[LibraryStep], None] = lambda _step: None
 
 
@@ -80,7 +124,8 @@ class StepResult:
 
     ``seconds`` is the time of this run (about 0 when cached), ``built_in`` that of the build itself;
     ``cached`` says where a result that was not built came from. ``shared_with`` names the cell of this run
-    that it was built for first. ``entry`` is its place in the store, in the process that asked for it.
+    that it was built for first. ``compiler_cache`` says what came of its compilers' calls. ``entry`` is its
+    place in the store, in the process that asked for it.
     """
 
     library: EcosystemLibrary
@@ -97,6 +142,7 @@ class StepResult:
     cached: Cached = ""
     usage: Usage = field(default_factory=Usage)
     shared_with: str = ""
+    compiler_cache: str = ""
     failure: Failure | None = None
     entry: Entry | None = field(default=None, compare=False, repr=False)
 
@@ -140,11 +186,13 @@ def _build(step: LibraryStep, place: StepPlace, grant: Grant, log: Path) -> Step
     started = time.monotonic()
     with _work_folder(place.builds, step.history) as work:
         request = _placed(step, place, grant, work)
-        request.write(work / "request.json")
         kills = machine.oom_kills()
-        done = place.executor.run(_command(step, request, grant), log)
+        with place.compilers(step, work, request) as compilers:
+            request = _behind(compilers, request, step)
+            request.write(work / "request.json")
+            done = place.executor.run(_command(step, request, grant), log)
         seconds = time.monotonic() - started
-        usage = _usage(done, seconds)
+        usage = _usage(seconds, done.used, compilers.used)
         outcome, out = _outcome(work), Path(request.out)
         failure = _failure(step, outcome, done, grant, log, kills)
         if failure is None:
@@ -162,14 +210,34 @@ def _build(step: LibraryStep, place: StepPlace, grant: Grant, log: Path) -> Step
         }
         entry = place.store.put(step.key, out, meta)
     return replace(
-        StepResult.from_entry(step, entry, seconds), status="built", log=log, cached="", usage=usage
+        StepResult.from_entry(step, entry, seconds),
+        status="built",
+        log=log,
+        cached="",
+        usage=usage,
+        compiler_cache=compilers.shown,
     )
 
 
-def _usage(done: Completed, seconds: float) -> Usage:
-    if done.used is None:
-        return Usage(seconds)
-    return Usage(seconds, done.used.cpu_seconds, done.used.peak_bytes)
+def _usage(seconds: float, *parts: Used | None) -> Usage:
+    """Of the build, and of the server that ran its compilers. The peaks may have been at different moments:
+    their sum is the most that it can have been.
+    """
+    measured = [part for part in parts if part is not None]
+    cpu = sum(part.cpu_seconds for part in measured)
+    return Usage(seconds, cpu, sum(part.peak_bytes for part in measured))
+
+
+def _behind(
+    compilers: CachedCompilers, request: build_steps.BuildRequest, step: LibraryStep
+) -> build_steps.BuildRequest:
+    """The request with a compiler cache in front of its compilers; what a declaration sets stays."""
+    added = {
+        name: text
+        for name, text in compilers.environment.items()
+        if name not in step.library.extra_env
+    }
+    return replace(request, env={**request.env, **added}, path=compilers.path)
 
 
 @contextmanager
@@ -201,7 +269,8 @@ def _placed(
     step: LibraryStep, place: StepPlace, grant: Grant, work: Path
 ) -> build_steps.BuildRequest:
     """The request with its folders, its jobs and what goes in front of its compilers."""
-    added = {name: text for name, text in place.env.items() if name not in step.library.extra_env}
+    flags = nvcc_flags(step.nvcc, grant.jobserver, min(step.device_targets, grant.tokens))
+    added = {"NVCC_PREPEND_FLAGS": " ".join(flags)} if flags else {}
     return replace(
         step.request,
         work=str(work),
@@ -264,7 +333,7 @@ def _failure(
     text = log.read_text("utf-8", "replace") if log.exists() else ""
     reported = outcome.get("problems")
     problems = tuple(str(item) for item in reported) if isinstance(reported, list) else ()
-    memory = killed_for_memory(done.returncode, text, kills, machine.oom_kills())
+    memory = machine.killed_for_memory(done.returncode, text, kills, machine.oom_kills())
     if memory:
         problems = (_out_of_memory(step, done, grant, memory), *problems)
     if done.timed_out:
@@ -298,10 +367,6 @@ def _out_of_memory(step: LibraryStep, done: Completed, grant: Grant, reason: str
             next_step="--jobs 1, or a machine (--memory for containers) with more memory",
         )
     return f"{text}; also with one compiler at a time. Next: a machine or a --memory with more"
-
-
-def killed_for_memory(*_: object) -> str:
-    return ""
 
 
 def _following(log: str, line: str) -> tuple[str, ...]:

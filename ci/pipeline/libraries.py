@@ -89,7 +89,7 @@ def run_library(step: LibraryStep, run: Run, grant: Grant, log: Path, cell: str)
         run.store,
         run.builds,
         path=run.shims,
-        env=run.compilers(step),
+        compilers=run.compilers,
         waiting=lambda _: run.narrator.say(f"{name}: another run is building it; waiting for that"),
     )
     try:
@@ -136,7 +136,25 @@ def _step(state: CellState, library: EcosystemLibrary) -> LibraryStep:
         interpreter_identity=plan.chosen.compiles_as,
     )
     history = history_of(library, target)
-    return LibraryStep(library, target, key, request, environment.python, history)
+    return LibraryStep(
+        library,
+        target,
+        key,
+        request,
+        environment.python,
+        history,
+        compiler=compiler.compiler if isinstance(compiler, Toolchain) else "host" * bool(compiler),
+        nvcc=_nvcc_version(compiler),
+        device_targets=len(library.capabilities(target)),
+    )
+
+
+def _nvcc_version(compiler: Toolchain | HostToolchain | None) -> tuple[int, int]:
+    """Major and minor of an nvcc, (0, 0) for all else."""
+    if not isinstance(compiler, Toolchain) or compiler.compiler != "nvcc":
+        return (0, 0)
+    major, minor = compiler.version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def history_of(library: EcosystemLibrary, target: Target) -> str:

@@ -159,6 +159,7 @@ def _library_rows(state: CellState) -> list[LibraryRow]:
                 cpu_seconds=result.usage.cpu_seconds,
                 peak_bytes=result.usage.peak_bytes,
                 cached=result.shared_with or result.cached,
+                compiler_cache=result.compiler_cache,
                 size=result.size,
                 files=result.files,
                 capabilities=compiled_for(library, state.plan.cell),

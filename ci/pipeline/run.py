@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ci.compiler_cache.choice import choose, probe
+from ci.compiler_cache.model import Compilers, NoCompilerCache
+from ci.compiler_cache.session import Session
 from ci.errors import FarmError
 from ci.executors.base import HostExecutor
 from ci.graph.history import History, guess
@@ -19,11 +23,12 @@ from ci.graph.model import Expected, Outcome, Task
 from ci.graph.remote import open_remote
 from ci.graph.run import run_tasks
 from ci.graph.shims import write_shims
-from ci.graph.step import LibraryStep, StepResult
+from ci.graph.step import CachedCompilers, LibraryStep, StepResult, plain_compilers
 from ci.graph.store import Store
 from ci.graph.usage import Meter
 from ci.pipeline.plan import WheelRequest
 from ci.pipeline.work_folders import sweep, work_folder
+from ci.registry import build_steps
 from ci.report.progress import Narrator
 
 HISTORY = "history"
@@ -104,9 +109,41 @@ class Run:
         """Runs the steps here, and measures them."""
         return HostExecutor("where the farm runs", self.meter.watch)
 
-    def compilers(self, _step: LibraryStep) -> Mapping[str, str]:
-        """What a compiler cache adds to the environment of a library's build."""
-        return {}
+    def compilers(
+        self, step: LibraryStep, work: Path, request: build_steps.BuildRequest
+    ) -> AbstractContextManager[CachedCompilers]:
+        """The compilers of a library's build behind the run's compiler cache, where there is one."""
+        session = self.cache_session()
+        if session is None or "CC" not in request.env:
+            return plain_compilers(step, work, request)
+        home = request.env.get("CUDA_HOME")
+        compilers = Compilers(
+            cc=Path(request.env["CC"]),
+            cxx=Path(request.env["CXX"]),
+            cuda_home=Path(home) if home else None,
+            identity=dict(step.key.inputs)["toolchain"],
+            mapped=(str(work / "source"), str(step.python.parent.parent)),
+            nvcc_is_clang=step.compiler == "clang",
+        )
+        return session.build(work, compilers, request.path)
+
+    def cache_session(self) -> Session | None:
+        """The compiler cache, looked for when the first library is compiled; ``None`` without one."""
+        return self.once.get("compiler cache", self._open_session)
+
+    def _open_session(self) -> Session | None:
+        chosen = choose(self.request.compiler_cache, probe(os.environ))
+        if isinstance(chosen, NoCompilerCache):
+            self.narrator.say(f"no compiler cache: {chosen.reason}")
+            return None
+        return Session(
+            chosen,
+            self.request.cache_dir / "compiler-cache",
+            environ=os.environ,
+            warn=self.narrator.say,
+            read_only=bool(self.request.remote) and not self.request.remote_writable,
+            watch=self.meter.watch,
+        )
 
     def builder(self, digest: str, cell: str) -> str:
         """The cell that a step is built for: the first that asked."""

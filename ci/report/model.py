@@ -25,6 +25,7 @@ class LibraryRow:
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
     cached: str = ""
+    compiler_cache: str = ""
     size: int = 0
     files: int = 0
     capabilities: tuple[str, ...] = ()

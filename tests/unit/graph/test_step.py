@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from ci.errors import ToolchainError
 from ci.graph.key import Key
 from ci.graph.model import Grant, KilledForMemoryError
-from ci.graph.step import LibraryStep, StepPlace, StepResult, run_step
+from ci.graph.step import LibraryStep, PlainCompilers, StepPlace, StepResult, run_step
 from ci.graph.store import Store
 from ci.proc import Command, Completed, Used
 from ci.registry import Target, build_steps
@@ -207,13 +208,18 @@ def test_a_build_gets_its_tokens_the_jobserver_and_what_a_compiler_cache_adds(
         return succeed(request, log)
 
     executor = RecordingExecutor(keep)
+    cached = PlainCompilers(("/launchers",), {"CC": "/launchers/gcc"}, shown="2 hits, 1 misses")
     place = StepPlace(
-        executor, store, builds_of(store), path=("/shims",), env={"CC": "/launchers/gcc"}
+        executor,
+        store,
+        builds_of(store),
+        path=("/shims",),
+        compilers=lambda *_: nullcontext(cached),
     )
     run_step(step, place, grant(3, jobserver=Path("/run/fifo")), log_of(store))
     (request,), (command,) = requests, executor.commands
     assert request.jobs == 3
-    assert request.path == ("/shims", "/toolchain/bin")
+    assert request.path == ("/launchers",)
     assert request.env == {"CC": "/launchers/gcc"}
     assert command.env is not None
     assert "--jobserver-auth=fifo:/run/fifo" in command.env["MAKEFLAGS"]
@@ -345,7 +351,7 @@ def test_a_missing_interpreter_is_a_toolchain_error(step: LibraryStep, store: St
 
 
 def out_of_memory(request: build_steps.BuildRequest, log: Path) -> int:
-    log.write_text("g++: fatal error: Killed signal terminated program cc1plus\n")
+    log.write_text("virtual memory exhausted: Cannot allocate memory\n")
     return 1
 
 

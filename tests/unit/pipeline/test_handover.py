@@ -17,6 +17,7 @@ from ci.environments.venv import Environment
 from ci.errors import ConfigError, FarmError, InfrastructureError, LibraryBuildError
 from ci.executors.model import ContainerOptions
 from ci.graph.key import Key
+from ci.graph.model import Usage
 from ci.graph.step import Failure, StepResult
 from ci.pipeline.handover import (
     FileNarrator,
@@ -95,7 +96,10 @@ def full_state(plan: Any, tmp_path: Path) -> CellState:
         sources={"alpha": source(tmp_path)},
         environment=Environment(tmp_path / "environment", Lock("pip==25.0 \\\n    --hash=sha256:0\n")),
         results=(
-            StepResult(library, key, "built", 1.5, tmp_path / "a.log", tmp_path / "store", 10, 2, 1.25, "a"),
+            StepResult(
+                library, key, "built", 1.5, tmp_path / "a.log", "c" * 64, 10, 2, True, 1.25, "a", "remote",
+                Usage(1.5, 2.5, 4096), "cu130-cp310", "3 hits, 1 misses",
+            ),
             StepResult(library, key, "failed", 2.0, None, failure=failure),
         ),
         repaired=RepairedWheel(

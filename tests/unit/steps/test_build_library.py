@@ -140,8 +140,7 @@ def test_what_is_copied_is_just_what_the_tree_hash_covers(
     with pytest.raises(Stop):
         build_steps.build_library(request)
     copied = Path(request.work, "source")
-    hashed = [path.relative_to(request.source).as_posix()
-              for path in build_manifest._source_files(Path(request.source))]  # fmt: skip
+    hashed = [name for name, _ in build_manifest._source_files(Path(request.source))]
     assert files_below(copied) == sorted(hashed)
     assert ".hidden/x" in hashed
     assert "alpha/build/x.py" in hashed
