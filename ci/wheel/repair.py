@@ -50,6 +50,7 @@ from ci.wheel.tags import Analysis, analyze, compute_tag, missing_tool, python_f
 from ci.wheel.zip_records import Time
 from ci.wheel.zip_writer import own_cpus
 
+_AUDITWHEEL = Path(__file__).with_name("child") / "repair.py"
 _TIMEOUT = 3600.0
 _KEPT_VARIABLES = (
     "AUDITWHEEL_LD_LIBRARY_PATH",
@@ -238,7 +239,7 @@ def _portability_findings(wheel: Path, analysis: Analysis) -> list[Finding]:
 def _run_auditwheel(prepared: Path, folder: Path, needs: Needs, order: _Order) -> Path:
     excludes = [part for e in needs.excludes for part in ("--exclude", e.pattern)]
     argv = (
-        *(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto"),
+        *(sys.executable, str(_AUDITWHEEL), "repair", "--plat", "auto"),
         *("--zip-compression-level", "0", "--wheel-dir", str(folder)),
         *excludes,
         str(prepared),

@@ -445,6 +445,27 @@ def test_auditwheel_gets_only_what_it_looks_at_and_nothing_is_compressed_twice(
     assert "paddlefleet_ops/table.txt" in members(done.path)
 
 
+@pytest.mark.slow
+def test_auditwheel_does_not_hold_a_library_in_memory(gcc: Gcc, tmp_path: Path, out: Path) -> None:
+    source = '__asm__(".section .nv_fatbin,\\"a\\"\\n.zero 200000000\\n.text");'
+    library = gcc.shared("libops.so", source)
+    raw = wheel_with(tmp_path, {"libops.so": library})
+    code = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from ci.wheel.repair import repair\n"
+        "from tests.unit.wheel.wheels import own_peak\n"
+        f"repair(Path(sys.argv[1]), Path(sys.argv[2]), python_tag={PYTHON_TAG!r}, cuda='13.0',\n"
+        "    declared_excludes=(), log=Path(sys.argv[2]).with_name('repair.log'))\n"
+        "print(own_peak(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(raw), str(out)], capture_output=True, text=True, check=True
+    )
+    assert library.stat().st_size > 190 << 20
+    assert max(map(int, done.stdout.split())) < 120
+
+
 def test_a_wheel_is_looked_at_before_and_after_and_no_more(
     gcc: Gcc, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
