@@ -28,6 +28,8 @@ from ci.registry import EcosystemLibrary, Target, build_steps
 Status = Literal["built", "cached", "failed"]
 STEP_TIMEOUT_SECONDS = 4 * 3600.0
 CONTEXT_LINES = 3
+ORPHAN_SECONDS = 10.0
+"""How long the build of a farm that was killed may take to end with it."""
 
 
 @dataclass(frozen=True)
@@ -244,18 +246,18 @@ def _behind(
 def _work_folder(builds: Path, name: str) -> Iterator[Path]:
     """An empty folder with the same path each time the step is built: paths get into what compiler caches
     compare. Where another run builds it now (with another key), one beside it. Gone afterwards.
+
+    The build itself holds a second lock (``.building``): that of a farm that was killed ends a moment later.
     """
     base = builds / "".join(letter if letter.isalnum() else "-" for letter in name)
     base.parent.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
-        lock = FileLock(f"{folder}.lock")
-        try:
-            lock.acquire(timeout=0)
+        lock = _free(folder)
+        if lock is not None:
             break
-        except Timeout:
-            number += 1
+        number += 1
     try:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -263,6 +265,21 @@ def _work_folder(builds: Path, name: str) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         lock.release()
+
+
+def _free(folder: Path) -> FileLock | None:
+    """The lock of the folder, taken; ``None`` when another run, or what it left behind, works there."""
+    lock, build = FileLock(f"{folder}.lock"), FileLock(f"{folder}.building")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    try:
+        with build.acquire(timeout=ORPHAN_SECONDS):
+            return lock
+    except Timeout:
+        lock.release()
+        return None
 
 
 def _placed(

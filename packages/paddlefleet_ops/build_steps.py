@@ -12,6 +12,7 @@ REQUEST.json``), the build backend calls :func:`build_library`. Standard library
 from __future__ import annotations
 
 import email
+import fcntl
 import fnmatch
 import importlib.util
 import json
@@ -415,6 +416,8 @@ def main(arguments: Sequence[str]) -> int:
     """Build what the request file says, and write ``outcome.json`` into its work folder."""
     _end_with_parent()
     request = BuildRequest.read(Path(arguments[0]))
+    building = Path(f"{request.work}.building").open("w")  # noqa: SIM115 - held until this process ends
+    fcntl.flock(building, fcntl.LOCK_EX)
     outcome: dict[str, object]
     try:
         outcome = asdict(build_library(request))
