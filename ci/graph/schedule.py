@@ -3,6 +3,8 @@
 Two resources are shared: tokens (cores) and memory. Tasks are taken in the order of the longest expected
 path from them to the end of the run, over all cells at once, so that what everything waits for comes first.
 
+- A task that needs more than half of the cores or of the memory would wait as long as more urgent ones come,
+  because so much is never free by itself: after some starts it goes before all others.
 - A task that does not fit keeps its place: the moment is computed at which enough will be free for it, and
   only tasks that end before it, or that fit beside it, may start before (backfilling as in EASY: Lifka, "The
   ANL/IBM SP scheduling system", 1995). Expectations may be wrong, so after a few tasks have passed it, it
@@ -18,12 +20,14 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 GIB = 1024**3
 PASSES = 4  # tasks that may start before one that does not fit, on the word of their expected ends
+BULKY_PASSES = 12  # tasks that may start before one that needs more than half of everything
 LOOK_AHEAD = 64  # ready tasks that are looked at behind those that do not fit
 PRESSURE = "memory pressure"
 TOKENS = "tokens"
@@ -108,6 +112,7 @@ class _Node:
     tokens: int = 0
     started: float = 0.0
     failed_by: str = ""
+    since: int = 0  # starts before it was ready
 
     @property
     def key(self) -> tuple[bool, float, int]:
@@ -180,6 +185,10 @@ class Schedule:
         self._running: dict[str, _Node] = {}
         self._ready = 0
         self._left = 0
+        self._starts = 0
+        self._unsized: list[_Node] = []
+        self._bulky: deque[_Node] = deque()
+        self._most_memory = 0.0
 
     def add(self, items: Iterable[Item]) -> Ended:
         """Make tasks known; one whose name is known already is left out. Returns those that are ready at
@@ -251,6 +260,7 @@ class Schedule:
             return Decision(otherwise=PRESSURE, withhold=True)
         memory = math.inf if room.bytes is None else float(room.bytes)
         here = _Round(room.tokens, memory, room.total, now)
+        self._age(here)
         for node in self._in_order():
             least, why = here.judge(node, alone=not self._running)
             if why:
@@ -342,7 +352,8 @@ class Schedule:
         dropped.append((node.item.name, node.failed_by))
 
     def _make_ready(self, node: _Node, ready: list[str]) -> None:
-        node.phase = "ready"
+        node.phase, node.since = "ready", self._starts
+        self._unsized.append(node)
         ready.append(node.item.name)
 
     def _rank(self, node: _Node) -> None:
@@ -376,7 +387,23 @@ class Schedule:
                 seen.add(name)
                 yield node
 
+    def _age(self, here: _Round) -> None:
+        """Let the one of the bulky tasks that has waited longest go first, when its time has come."""
+        in_use = sum(node.item.bytes for node in self._running.values())
+        self._most_memory = max(self._most_memory, here.memory + in_use)
+        for node in self._unsized:
+            if 2 * node.item.tokens > here.total > 1 or 2 * node.item.bytes > self._most_memory:
+                self._bulky.append(node)
+        self._unsized.clear()
+        while self._bulky and self._bulky[0].phase != "ready":
+            self._bulky.popleft()
+        if self._bulky and self._starts - self._bulky[0].since >= BULKY_PASSES:
+            node = self._bulky.popleft()
+            node.passes = max(node.passes, PASSES)
+            self._push(node, known=True)
+
     def _start(self, node: _Node, tokens: int, now: float) -> None:
+        self._starts += 1
         node.phase, node.tokens, node.started = "running", tokens, now
         self._ready -= 1
         self._running[node.item.name] = node
