@@ -4,7 +4,7 @@ change.
 One folder for each build, below its work folder::
 
     bin/g++      calls the cache with behind/g++ (scripts/host.sh)
-    behind/g++   what the cache takes for the compiler; starts the real one (scripts/behind.sh)
+    behind/g++   what the cache takes for the compiler; starts the real one (behind_host.sh)
     cuda/        links to the CUDA home, but for bin/nvcc, which calls the cache with nvcc (scripts/nvcc.sh)
     settings     the real compilers, and the places of this build
 
@@ -13,16 +13,20 @@ What they do, and why:
 - *Places become names.* Options such as ``-ffile-prefix-map=/this/build/source=.`` hold the folder of the
   build, and caches compare options: nothing would be found again in another folder. ``bin/`` writes
   ``/_farm/1`` for the folder, ``behind/`` writes it back. What stands behind ``=`` is compared as before.
+- *So do the lines that say where text is from* (``# 12 "/this/build/source/a.h"``) in what is compared, for
+  the folders of those options only: what they leave out of the object is left out of the comparison, and a
+  call without them is found again only in its own folder. sccache's own ways, ``SCCACHE_BASEDIRS`` and the
+  preprocessor cache, take no such care, and are not used.
+- *Lines are compared.* sccache preprocesses with ``-P``, which drops them, and would give an object with old
+  lines in debug information, ``__builtin_LINE()`` and ``std::source_location``. ``behind/`` leaves ``-P`` out.
+- *nvcc's own programs see the names*, and the host compiler maps both: sccache takes nvcc apart, and its
+  parts get the preprocessed text. Where lines or names of files go into device code (``-lineinfo``, ``-G``,
+  ``__builtin_FILE``), folders stay as they are. Messages get the folders back.
 - *The CUDA home of links is never seen by a compiler*: the real one takes its place in every option.
-- *Nothing is compared without line numbers.* sccache preprocesses with ``-P``, which drops them, and would
-  give an object with old lines in debug information, ``__builtin_LINE()`` and ``std::source_location``.
-  ``behind/`` leaves ``-P`` out, and gives sccache's folder of the moment (``sccache_nvccXXXXXX``) one name
-  in what is compared.
-- *What does not leave its folder out is found again only there*: a call without the map of the build's
-  sources, or an nvcc call that writes lines into device code (``-lineinfo``, ``-G``), has the folder in its
-  key (``SCCACHE_C_CUSTOM_CACHE_BUSTER``).
 - *Options that only schedule are not compared*: nvcc's ``--jobserver`` is left out (sccache takes nvcc
   apart, so none of its threads would ask), ``-t`` and ``--threads`` are not compared by sccache itself.
+- *Variables that sccache does not hand on* to compilers (``SOURCE_DATE_EPOCH``, ``PWD``) go with them under
+  other names: without the first, ``__DATE__`` would be the day of the build.
 - When the cache's server is gone, the real compiler runs.
 
 Sources: sccache 0.16.0, src/compiler/{c,gcc,nvcc}.rs; GCC manual, "-ffile-prefix-map", "-P", "Preprocessor

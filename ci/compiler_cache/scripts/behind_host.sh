@@ -4,6 +4,7 @@ here=${0%/*}/..
 . "$here/settings"
 . "$here/places.sh"
 
+restore
 count=$# preprocess= output= expect= script=$moment
 while [ "$count" -gt 0 ]; do
     word=$1

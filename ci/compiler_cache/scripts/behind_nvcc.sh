@@ -2,7 +2,9 @@
 # What a compiler cache takes for nvcc. Written by the farm.
 here=${0%/*}/..
 . "$here/settings"
+. "$here/places.sh"
 
+restore
 case "${farm_names-} $* " in
 "yes "*" --dryrun "*) ;;
 *) exec "$real_nvcc" "$@" ;;

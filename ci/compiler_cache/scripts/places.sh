@@ -76,10 +76,24 @@ real_home_in_variables() {
     done
 }
 
+# Variables that compilers read and sccache does not hand on: gcc puts them into objects.
+restore() {
+    if [ -n "${farm_epoch-}" ]; then
+        SOURCE_DATE_EPOCH=$farm_epoch
+        export SOURCE_DATE_EPOCH
+    fi
+    if [ -n "${farm_pwd-}" ]; then
+        PWD=$farm_pwd
+        export PWD
+    fi
+}
+
 # through_cache COMPILER OPTIONS: with the cache as long as its server lives.
 through_cache() {
     case $tool in
     sccache)
+        farm_epoch=${SOURCE_DATE_EPOCH-} farm_pwd=${PWD-}
+        export farm_epoch farm_pwd
         SCCACHE_C_CUSTOM_CACHE_BUSTER=$identity
         export SCCACHE_C_CUSTOM_CACHE_BUSTER
         if kill -0 "$server" 2>/dev/null; then set -- "$cache" "$@"; fi
