@@ -7,6 +7,7 @@ tasks known. A library step is named by its key, so cells that need the same one
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -50,7 +51,8 @@ class CellTasks(Protocol):
 @dataclass
 class HostCell:
     """The tasks of one cell. They run one after the other, save for the libraries, so each may change
-    ``state``; ``work`` is the cell's folder, ``logs`` where logs go.
+    ``state``; ``work`` is the cell's folder, ``logs`` where logs go. ``before_builds`` is told the steps of
+    its libraries when they are known, before any is built.
     """
 
     state: CellState
@@ -58,6 +60,7 @@ class HostCell:
     work: Path
     logs: Path
     with_wheel: bool = True
+    before_builds: Callable[[Sequence[LibraryStep]], None] = lambda _steps: None
     steps: tuple[LibraryStep, ...] = ()
     prepared: float = field(default=0.0)
 
@@ -104,6 +107,7 @@ class HostCell:
     def _prepare(self, _grant: Grant) -> Done:
         obtain_environment(self.state, self.run)
         self.steps = library_steps(self.state)
+        self.before_builds(self.steps)
         self.prepared = time.monotonic()
         builds = tuple(self._build_task(step) for step in self.steps)
         more = list(builds)
@@ -168,9 +172,15 @@ class HostCell:
         return Done()
 
 
-def obtain_libraries(state: CellState, run: Run, work: Path, logs: Path) -> None:
+def obtain_libraries(
+    state: CellState,
+    run: Run,
+    work: Path,
+    logs: Path,
+    before_builds: Callable[[Sequence[LibraryStep]], None] = lambda _steps: None,
+) -> None:
     """Sources (where they are not known yet), toolchain, build environment and every library of the cell,
-    kept in ``state``, without a wheel.
+    kept in ``state``, without a wheel. ``before_builds`` is told the steps when they are known.
 
     Raises what the stages raise, and :class:`~ci.errors.LibraryBuildError` when a library does not build.
     """
@@ -180,7 +190,7 @@ def obtain_libraries(state: CellState, run: Run, work: Path, logs: Path) -> None
             state.sources = resolve_sources(
                 plan.selection.selected, plan.overrides, plan.request.cache_dir, run.narrator.say
             )
-    cell = HostCell(state, run, work, logs, with_wheel=False)
+    cell = HostCell(state, run, work, logs, with_wheel=False, before_builds=before_builds)
     first = cell.first()
     outcomes = run.execute([first])
     error = outcomes[first.name].error

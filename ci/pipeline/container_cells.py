@@ -14,8 +14,9 @@ from ci.executors.cibuildwheel import Outcome, Slot, Stage, WheelCell, run_cibui
 from ci.executors.container import ContainerExecutor
 from ci.executors.model import FARM_PYTHON, LABEL, ContainerSpec
 from ci.graph.model import Demand, Done, Grant, Task
+from ci.graph.store import Store
 from ci.pipeline.cell_tasks import PUBLISH
-from ci.pipeline.handover import StageOrder, followed, order_of, read_state, write_order
+from ci.pipeline.handover import StageOrder, answer, followed, order_of, read_state, write_order
 from ci.pipeline.identity import source_date_epoch
 from ci.pipeline.inside import (
     caller,
@@ -69,12 +70,10 @@ class ContainerCell:
         return (f"{CELL} {cell}", f"{PUBLISH} {cell}")
 
     def _cell(self, _grant: Grant) -> Done:
-        place, pool = self.state.plan.place, self.run.pool
+        place = self.state.plan.place
         if not isinstance(place, ContainerPlace):
             raise TypeError(f"{self.state.plan.cell.id} is not built in containers")
-        build_in_containers(
-            self.state, place, self.work, self.logs, self.run.narrator, jobserver=pool.path
-        )
+        build_in_containers(self.state, place, self.work, self.logs, self.run)
         name = self.names()[1]
         return Done(more=(Task(name, PUBLISH, self._publish, (self.names()[0],)),))
 
@@ -88,33 +87,43 @@ def build_in_containers(
     place: ContainerPlace,
     work: Path,
     logs: Path,
-    narrator: Narrator,
-    *,
-    jobserver: Path | None = None,
+    run: Run,
 ) -> None:
     """Libraries, wheel and import suite of the cell in containers, kept in ``state``, which has the sources.
 
     Raises what the stages raise inside, and :class:`~ci.errors.InfrastructureError` for what the engine
     does.
     """
-    plan = state.plan
+    plan, narrator, store = state.plan, run.narrator, run.store
     state.image = place.images[plan.cell.cuda].digest
     for name in place.engine.sweep():
         narrator.say(f"removed a container that an ended run left: {name}")
     for reason in withheld():
         narrator.say(f"not passed into containers: {reason}")
-    cell = CellInContainers(plan, place, _order(plan, place, work, logs, state.sources, jobserver))
+    cell = CellInContainers(
+        plan, place, _order(plan, place, work, logs, state.sources, run.pool.path)
+    )
     write_order(cell.order)
-    with followed(cell.order.progress, narrator):
+    order = cell.order
+    with followed(order.progress, narrator, lambda: answer(order, store.get)):
         with state.stage("prepare, with its container"):
             done = cell.run("prepare")
-        _take_over(state, cell.order, _stage_error(done, plan))
+        _take_over(state, order, _stage_error(done, plan))
+        _share(state, store)
         if state.repaired is not None:  # kept from an earlier run
             _take_wheel(state, (), cell.order)
         elif state.compiled:
             _wheel_cell(state, cell, narrator)
         else:
             _pure_wheel(state, cell)
+
+
+def _share(state: CellState, store: Store) -> None:
+    """Send what was built inside to the shared store: its credentials do not go into a container."""
+    for result in state.results:
+        entry = store.get(result.key) if result.status == "built" else None
+        if entry is not None and store.remote is not None:
+            store.remote.send(entry, store.blobs.path)
 
 
 def _wheel_cell(state: CellState, cell: CellInContainers, narrator: Narrator) -> None:

@@ -6,10 +6,12 @@ so it is data of a checked shape, never code, and no path in it is followed outs
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -19,6 +21,7 @@ import cattrs
 
 from ci.errors import FarmError, InfrastructureError
 from ci.executors.model import ContainerOptions
+from ci.graph.key import Key
 from ci.graph.store import Entry
 from ci.pipeline.inside import home_of
 from ci.pipeline.plan import CellPlan, WheelRequest
@@ -28,17 +31,23 @@ from ci.report.progress import Narrator
 from ci.sources.resolve import ResolvedSource
 
 _POLL_SECONDS = 0.2
+ASK_SECONDS = 900.0
+"""How long the farm inside waits for the one outside to download results."""
 
 
 @dataclass(frozen=True)
 class StageOrder:
-    """One cell, for the farm inside: a request that plans just this cell on the host executor there."""
+    """One cell, for the farm inside: a request that plans just this cell on the host executor there.
+
+    ``ask``: the farm outside has a shared store, whose credentials do not come in; it is asked for results.
+    """
 
     request: WheelRequest
     cell: str
     work: Path
     logs: Path
     sources: Mapping[str, ResolvedSource]
+    ask: bool = False
 
     @property
     def path(self) -> Path:
@@ -54,6 +63,16 @@ class StageOrder:
     def state(self) -> Path:
         """Where it leaves what the cell has reached."""
         return self.work / "state.json"
+
+    @property
+    def wanted(self) -> Path:
+        """Where the farm inside says which results it looks for: the named inputs of their keys."""
+        return self.work / "wanted.json"
+
+    @property
+    def answered(self) -> Path:
+        """Is there when the farm outside has looked for them."""
+        return self.work / "answered"
 
 
 def order_of(
@@ -84,7 +103,7 @@ def order_of(
         jobserver=jobserver,
         remote="",
     )
-    return StageOrder(request, cell.id, work, logs, sources)
+    return StageOrder(request, cell.id, work, logs, sources, ask=bool(plan.request.remote))
 
 
 def write_order(order: StageOrder) -> None:
@@ -168,6 +187,10 @@ class FileNarrator:
         with self._lock, self._path.open("a", encoding="utf-8") as sink:
             sink.write(json.dumps([kind, *texts]) + "\n")
 
+    def want(self) -> None:
+        """Results are asked for (:func:`ask_outside`)."""
+        self._event("want")
+
     def say(self, text: str) -> None:
         """Something happened."""
         self._event("say", text)
@@ -181,12 +204,42 @@ class FileNarrator:
         self._event("end", name, text)
 
 
+def ask_outside(order: StageOrder, keys: Sequence[Key], seconds: float = ASK_SECONDS) -> None:
+    """Let the farm outside look for results in its shared store, and wait until it has: what it found is in
+    the store of the mounted cache then. No answer in time is no error: they are built.
+    """
+    if not keys:
+        return
+    order.answered.unlink(missing_ok=True)
+    _write(order.wanted, [list(key.inputs) for key in keys])
+    FileNarrator(order.progress).want()
+    deadline = time.monotonic() + seconds
+    while not order.answered.exists() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS / 2)
+
+
+def answer(order: StageOrder, find: Callable[[Key], object]) -> None:
+    """Look for what the farm inside asks for, with ``find``, and say so. A file of another shape asks for
+    nothing.
+    """
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        for inputs in json.loads(order.wanted.read_text("utf-8")):
+            find(Key.of({str(name): str(value) for name, value in inputs}))
+    order.answered.touch()
+
+
 @contextmanager
-def followed(path: Path, narrator: Narrator) -> Iterator[None]:
-    """Repeat to ``narrator`` what :class:`FileNarrator` writes to ``path`` while the block runs."""
+def followed(
+    path: Path, narrator: Narrator, wanted: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Repeat to ``narrator`` what :class:`FileNarrator` writes to ``path`` while the block runs; ``wanted``
+    is called when the farm inside asks for results.
+    """
     path.touch()
     start, over = path.stat().st_size, threading.Event()
-    thread = threading.Thread(target=_follow, args=(path, start, narrator, over), daemon=True)
+    thread = threading.Thread(
+        target=_follow, args=(path, start, narrator, over, wanted), daemon=True
+    )
     thread.start()
     try:
         yield
@@ -195,7 +248,9 @@ def followed(path: Path, narrator: Narrator) -> Iterator[None]:
         thread.join()
 
 
-def _follow(path: Path, start: int, narrator: Narrator, over: threading.Event) -> None:
+def _follow(
+    path: Path, start: int, narrator: Narrator, over: threading.Event, wanted: Callable[[], None]
+) -> None:
     with path.open(encoding="utf-8", errors="replace") as source:
         source.seek(start)
         rest = ""
@@ -203,12 +258,12 @@ def _follow(path: Path, start: int, narrator: Narrator, over: threading.Event) -
             last = over.wait(_POLL_SECONDS)
             *lines, rest = (rest + source.read()).split("\n")
             for line in lines:
-                _repeat(line, narrator)
+                _repeat(line, narrator, wanted)
             if last:
                 return
 
 
-def _repeat(line: str, narrator: Narrator) -> None:
+def _repeat(line: str, narrator: Narrator, wanted: Callable[[], None]) -> None:
     """Say one event; a line that is none is left out, since anything may write into that file."""
     try:
         event: Any = json.loads(line)
@@ -223,3 +278,5 @@ def _repeat(line: str, narrator: Narrator) -> None:
             narrator.begin(name, text)
         case ["end", name, text]:
             narrator.end(name, text)
+        case ["want"]:
+            wanted()

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ci.errors import ConfigError, FarmError, from_os_error
+from ci.graph.step import LibraryStep
 from ci.graph.store import Store
 from ci.pipeline.cell_tasks import obtain_libraries
 from ci.pipeline.handover import (
     FileNarrator,
     StageOrder,
+    ask_outside,
     read_order,
     read_state,
     write_state,
@@ -102,12 +104,20 @@ def _environment(state: CellState, order: StageOrder, _call: StageCall) -> None:
 def _prepare(state: CellState, order: StageOrder, _call: StageCall) -> None:
     narrator = FileNarrator(order.progress)
     with opened(order.request, narrator) as run:
-        obtain_libraries(state, run, order.work, order.logs)
+        obtain_libraries(
+            state, run, order.work, order.logs, lambda steps: _ask(order, run.store, steps)
+        )
         state.compiled = any(result.compiled for result in state.results)
         if _taken(state, run.store, order, narrator):
             return
         with state.stage("wheel"):
             lay_out_wheel(state, run.store, order.work, narrator)
+
+
+def _ask(order: StageOrder, store: Store, steps: Sequence[LibraryStep]) -> None:
+    """Let the farm outside look for what is not here in its shared store."""
+    if order.ask:
+        ask_outside(order, [step.key for step in steps if not store.holds(step.key)])
 
 
 def _taken(state: CellState, store: Store, order: StageOrder, narrator: Narrator) -> bool:

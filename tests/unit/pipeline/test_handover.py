@@ -22,6 +22,8 @@ from ci.graph.step import Failure, StepResult
 from ci.pipeline.handover import (
     FileNarrator,
     StageOrder,
+    answer,
+    ask_outside,
     followed,
     order_of,
     read_order,
@@ -244,3 +246,54 @@ def test_a_wrong_user_for_a_stage_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="not UID:GID"):
         become("me")
+
+
+class Quiet:
+    def say(self, text: str) -> None: ...
+    def begin(self, name: str, text: str) -> None: ...
+    def end(self, name: str, text: str) -> None: ...
+
+
+def test_results_that_are_asked_for_inside_are_looked_for_outside(
+    plan: Any, tmp_path: Path
+) -> None:
+    order = order_of(plan, tmp_path, tmp_path / "logs", {}, jobs=2)
+    keys = [Key.of({"library": name, "source tree": "0" * 64}) for name in ("alpha", "beta")]
+    found: list[Key] = []
+    with followed(order.progress, Quiet(), lambda: answer(order, found.append)):
+        ask_outside(order, keys, seconds=20)
+        assert found == keys  # when it goes on, all were looked for
+
+
+def test_who_asks_for_nothing_does_not_wait_and_no_answer_is_no_error(
+    plan: Any, tmp_path: Path
+) -> None:
+    order = order_of(plan, tmp_path, tmp_path / "logs", {}, jobs=2)
+    ask_outside(order, [], seconds=60)
+    assert not order.wanted.exists()
+    ask_outside(order, [Key.of({"library": "alpha"})], seconds=0.1)
+    assert not order.answered.exists()
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[1]", '[["a"]]', "{}", '[[["a"]]]'])
+def test_what_is_asked_in_another_shape_finds_nothing_and_is_answered(
+    text: str, plan: Any, tmp_path: Path
+) -> None:
+    order = order_of(plan, tmp_path, tmp_path / "logs", {}, jobs=2)
+    order.wanted.write_text(text)
+    found: list[Key] = []
+    answer(order, found.append)
+    assert found == []
+    assert order.answered.exists()
+
+
+def test_a_shared_store_is_asked_through_the_farm_outside_and_its_address_stays_there(
+    plan: Any, tmp_path: Path
+) -> None:
+    plan.request = request(tmp_path, remote="s3://user:secret@bucket/farm")
+    order = order_of(plan, tmp_path, tmp_path / "logs", {}, jobs=2, jobserver=tmp_path / "fifo")
+    assert order.ask
+    assert order.request.jobserver == tmp_path / "fifo"
+    write_order(order)
+    assert "secret" not in order.path.read_text()
+    assert read_order(order.path) == order
