@@ -33,7 +33,7 @@ from ci.graph.model import (
     Task,
     Usage,
 )
-from ci.graph.schedule import Decision, Ended, GraphError, Item, Room, Schedule, Start
+from ci.graph.schedule import Decision, Ended, Item, Room, Schedule, Start
 
 POLL_SECONDS = 0.5  # between two looks at memory, while a task waits for it
 LOOK_SECONDS = 0.25  # how old a look at the machine may be
@@ -95,6 +95,38 @@ class Silence:
 
     def progress(self, progress: Progress) -> None:
         """Nothing."""
+
+
+class Listeners:
+    """Several listeners as one."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._all = listeners
+
+    def started(self, task: Task, grant: Grant, at: float) -> None:
+        """Tell all."""
+        for one in self._all:
+            one.started(task, grant, at)
+
+    def waiting(self, name: str, reason: str, at: float) -> None:
+        """Tell all."""
+        for one in self._all:
+            one.waiting(name, reason, at)
+
+    def retried(self, name: str, error: KilledForMemoryError, at: float) -> None:
+        """Tell all."""
+        for one in self._all:
+            one.retried(name, error, at)
+
+    def ended(self, outcome: Outcome) -> None:
+        """Tell all."""
+        for one in self._all:
+            one.ended(outcome)
+
+    def progress(self, progress: Progress) -> None:
+        """Tell all."""
+        for one in self._all:
+            one.progress(progress)
 
 
 @dataclass
@@ -340,7 +372,7 @@ class _Run:
                 replace(self._outcome(live, "failed", tokens, usage), error=error), good=False
             )
             return
-        live.attempt += 1
+        live.attempt, live.ready = live.attempt + 1, self._now()
         self._schedule.again(live.task.name, tokens=1, bytes=error.peak_bytes)
         self._listener.retried(live.task.name, error, self._now())
 
@@ -414,7 +446,10 @@ class _Run:
 
     def _tell_waits(self, decision: Decision) -> None:
         now = self._now()
-        for name, reason in decision.waits.items():
+        waits = decision.waits
+        if decision.withhold:
+            waits = dict.fromkeys(self._schedule.ready, decision.otherwise)
+        for name, reason in waits.items():
             live = self._live[name]
             if live.reason != reason:
                 live.reason = reason
@@ -431,7 +466,7 @@ class _Run:
                 at=now,
                 done=len(self.outcomes),
                 running=running,
-                ready=sum(1 for live in self._live.values() if live.thread is None and live.ready),
+                ready=self._schedule.ready_count,
                 total=len(self.outcomes) + len(self._live),
                 eta=self._schedule.remaining(now, self._pool.tokens),
                 guessed=sum(1 for live in self._live.values() if not live.expected.runs),
@@ -443,12 +478,3 @@ class _Run:
 
     def _now(self) -> float:
         return time.monotonic() - self._zero
-
-
-__all__ = [
-    "GraphError",
-    "Listener",
-    "Progress",
-    "Silence",
-    "run_tasks",
-]

@@ -291,6 +291,11 @@ class Schedule:
         return tuple(self._running)
 
     @property
+    def ready_count(self) -> int:
+        """How many tasks could run."""
+        return self._ready
+
+    @property
     def ready(self) -> tuple[str, ...]:
         """The tasks that could run, most urgent first."""
         nodes = [node for node in self._nodes.values() if node.phase == "ready"]
