@@ -50,8 +50,8 @@ def running(token: str) -> list[Path]:
 
 
 def work_folders(places: Iterable[Path], cache_dir: Path) -> set[Path]:
-    """The folders of the cache's ``work`` that hold ``places``; another run may work there too."""
-    work = cache_dir / "work"
+    """The folders of the cache's ``build`` that hold ``places``; another run may work there too."""
+    work = cache_dir / "build"
     return {work / place.relative_to(work).parts[0] for place in places}
 
 
