@@ -38,6 +38,7 @@ PAIR = (
     mixed_libraries.Mixed("killed-core", 1, "setuptools", rich=False),
     mixed_libraries.Mixed("killed-pure", 0, "python"),
 )
+TRIES = 8
 SERVERS = ("sccache",)
 """Programs that outlive a run on purpose: a compiler cache's server ends by itself when nobody asks it."""
 
@@ -77,10 +78,17 @@ class Scene:
 
 @dataclass(frozen=True)
 class Moment:
-    """One kill: the second of the run at which it came, whether the run had ended before."""
+    """One kill: the second of the run at which it came. ``too_late`` when the run had ended by then."""
 
     second: float
     too_late: bool
+
+
+@dataclass
+class Pace:
+    """How long a run takes, as far as is known: other programs may make the next one longer or shorter."""
+
+    seconds: float
 
 
 @dataclass
@@ -122,20 +130,33 @@ def kill_at(farm: Farm, scene: Scene, second: float) -> Moment:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        started = time.monotonic()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(second)
+            return Moment(time.monotonic() - started, too_late=True)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         return Moment(second, process.wait() != -signal.SIGKILL)
 
 
-def tell(scene: Scene, seconds: Sequence[float], expected: str) -> Story:
-    """Kill runs at ``seconds`` one after the other on one store, then run to the end and look."""
-    farm, story = scene.farm(), Story()
-    shutil.rmtree(scene.out, ignore_errors=True)
-    for second in seconds:
-        story.moments.append(kill_at(farm, scene, second))
-        story.survivors += running_below(scene.cache, after=1.0)
+def tell(scene: Scene, fractions: Sequence[float], expected: str, pace: Pace) -> Story:
+    """Kill runs one after the other on one store, each after a fraction of a run's length; then run to the
+    end and look. The story begins anew when a kill came too late: the first corrects ``pace``, a later one
+    comes earlier next time, because its run finds what its predecessor had ready.
+    """
+    for attempt in range(TRIES):
+        farm, story = scene.farm(), Story()
+        shutil.rmtree(scene.out, ignore_errors=True)
+        for index, fraction in enumerate(fractions):
+            second = fraction * pace.seconds * (0.6**attempt if index else 1.0)
+            story.moments.append(kill_at(farm, scene, second))
+            story.survivors += running_below(scene.cache, after=1.0)
+            if story.moments[-1].too_late:
+                break
+        else:
+            break
+        if len(story.moments) == 1:
+            pace.seconds = story.moments[0].second
     try:
         run = farm.wheel(*scene.options, out=scene.out)
     except SystemExit as error:
@@ -186,16 +207,16 @@ def running_below(folder: Path, after: float) -> list[str]:
     return found
 
 
-def moments(kills: int, length: float, seed: int) -> list[tuple[float, ...]]:
-    """``kills`` moments in groups of one or (every third) two, spread evenly over ``length`` seconds."""
+def moments(kills: int, seed: int) -> list[tuple[float, ...]]:
+    """``kills`` moments in groups of one or (every third) two, as fractions of a run, spread evenly."""
     chance = random.Random(seed)
-    seconds = [(index + chance.random()) * length / kills for index in range(kills)]
-    chance.shuffle(seconds)
+    fractions = [(index + chance.random()) / kills for index in range(kills)]
+    chance.shuffle(fractions)
     groups: list[tuple[float, ...]] = []
-    while seconds:
+    while fractions:
         size = 2 if len(groups) % 3 == 2 else 1
-        groups.append(tuple(seconds[:size]))
-        del seconds[:size]
+        groups.append(tuple(fractions[:size]))
+        del fractions[:size]
     return groups
 
 
@@ -205,9 +226,9 @@ def all_stories(
     """Every story of ``kills`` kills, and the seconds of the undisturbed run."""
     write_pair(scene)
     length, expected = undisturbed(scene)
-    stories = []
-    for group in moments(kills, length, seed):
-        stories.append(tell(scene, group, expected))
+    stories, pace = [], Pace(length)
+    for group in moments(kills, seed):
+        stories.append(tell(scene, group, expected, pace))
         tick(stories[-1])
     return stories, length
 
