@@ -17,6 +17,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def library_key(
         "artifacts": _lines(f"{item.source} -> {item.target}" for item in library.artifacts),
         "ignored": _lines(library.ignored),
         "build requirements": _lines(build_requires),
-        "environment": json.dumps(library.build_env(target), indent=0, sort_keys=True),
+        "environment": _encode_lines(library.build_env(target)),
         "include folders": "\n".join(library.include_dirs),
         "hooks before build": "\n".join(library.hooks_before_build),
         "hooks after collect": "\n".join(library.hooks_after_collect),
@@ -112,6 +113,11 @@ def library_key(
     return Key.of(inputs)
 
 
+def _encode_lines(values: Mapping[str, str]) -> str:
+    """A variable in each line, as JSON: a value with a line break stays in its line."""
+    return "\n".join(f"{name}={_encode(value)}" for name, value in sorted(values.items()))
+
+
 def _lines(values: Iterable[str]) -> str:
     return "\n".join(sorted(set(values)))
 
@@ -120,11 +126,12 @@ def _code_hash(with_hooks: bool) -> str:
     """The code that builds: ``build_steps.py``, and for a library with hooks all of ``build_hooks.py``,
     because a hook may use anything of its module.
     """
-    steps = Path(build_steps.__file__)
-    files = [steps, steps.with_name("build_hooks.py")] if with_hooks else [steps]
-    stats = [path.stat() for path in files]
+    steps = build_steps.__file__
+    hooks = os.path.join(os.path.dirname(steps), "build_hooks.py")  # noqa: PTH118, PTH120 - hot
+    files = (steps, hooks) if with_hooks else (steps,)
+    stats = map(os.stat, files)
     return _hash_of_files(
-        tuple(map(str, files)),
+        files,
         tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats),
     )
 

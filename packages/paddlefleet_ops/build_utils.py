@@ -21,6 +21,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations
 from pathlib import Path, PurePosixPath
 from types import ModuleType
@@ -190,11 +191,8 @@ class EcosystemLibrary:
 
     def capabilities(self, target: Target) -> tuple[str, ...]:
         """The cell's capabilities that this library is compiled for: those that meet its condition."""
-        return tuple(text for text in target.capabilities if self._builds_for(text, target))
-
-    def _builds_for(self, capability: str, target: Target) -> bool:
-        alone = Target(target.cuda, target.python, (capability,))
-        return not Requires(capability=self.requires.capability).unmet(alone.environment())
+        condition = self.requires.capability
+        return tuple(text for text in target.capabilities if _meets(text, condition))
 
     def build_env(self, target: Target) -> dict[str, str]:
         """``extra_env`` with every value worked out for ``target``."""
@@ -203,6 +201,13 @@ class EcosystemLibrary:
             name: value if isinstance(value, str) else value(narrowed)
             for name, value in self.extra_env.items()
         }
+
+
+@lru_cache(maxsize=1024)
+def _meets(capability: str, condition: str) -> bool:
+    """True for a capability that code is compiled for under ``condition``, which names capabilities alone."""
+    alone = Environment((), (), (compute_capability(capability),))
+    return not Requires(capability=condition).unmet(alone)
 
 
 def _version(text: str) -> tuple[int, ...]:

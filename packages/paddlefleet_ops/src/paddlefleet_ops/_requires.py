@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 Version = tuple[int, ...]
 
@@ -32,6 +33,7 @@ def format_version(version: Version) -> str:
     return ".".join(str(part) for part in version)
 
 
+@lru_cache(maxsize=256)
 def parse_condition(text: str) -> tuple[tuple[str, Version], ...]:
     """``">=3.12,<3.14"`` as pairs of operator and version; an empty text has none.
 
