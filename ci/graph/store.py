@@ -58,6 +58,10 @@ LOCK_SECONDS = 300.0
 """Nobody holds the store's lock so long; whoever does has stopped."""
 POLL_SECONDS = 0.1
 RESCAN_SECONDS = 300.0
+LASTING_BYTES = 64 * 1024
+"""From this size on a content is on the disk before its entry is: it may have taken hours to compile. Of
+smaller ones there are thousands; one that a power cut took is seen when it is read.
+"""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ATTEMPTS = 5
 
@@ -348,11 +352,11 @@ class Store:
         """Remove what was judged bad, unless somebody has put something else in its place."""
         path = self.entry_path(digest)
         with self.exclusive():
-            for sha256, seen in judged.bad:
-                self.blobs.drop(sha256, seen)
             with contextlib.suppress(FileNotFoundError):
                 if not path.is_file() or path.read_bytes() == judged.data:
                     path.unlink()
+            for sha256, seen in judged.bad:
+                self.blobs.drop(sha256, seen)
 
     def _commit(
         self,
@@ -413,7 +417,7 @@ class Store:
                 first = sha256 not in staged
                 copy = staged.setdefault(sha256, scratch / sha256)
             if first:
-                copy_file(f"{folder}/{item.path}", copy, 0o444, lasting=True)
+                copy_file(f"{folder}/{item.path}", copy, 0o444, lasting=size >= LASTING_BYTES)
                 if sha256_of(copy)[0] != sha256:
                     raise InfrastructureError(
                         f"{folder / item.path} changed while it was stored",

@@ -146,6 +146,137 @@ def test_the_check_above_sees_a_bad_store(tmp_path: Path) -> None:
     assert [digest for digest in store.digests() if store.problem(digest)]
 
 
+# -- killed at every step ---------------------------------------------------------------------------
+
+# A profile function sees every call of C code before it is made; the process kills itself at the one that was
+# asked for, so that each moment between two effects on the disk is tried, not only those that chance hits.
+CRASHER = """
+import json, os, pathlib, shutil, signal, sys, threading
+from ci.graph.key import Key
+from ci.graph.remote import Remote
+from ci.graph.store import Store
+
+base, act = pathlib.Path(sys.argv[1]), sys.argv[2]
+os.fsync = lambda descriptor: None  # matters when a machine dies, not when a process does
+EFFECTS = {
+    "replace", "rename", "unlink", "remove", "mkdir", "rmdir", "open", "write", "fchmod", "utime",
+    "copy_file_range", "__exit__", "flush", "chmod", "truncate",
+}
+
+def contents(number):
+    return {name: f"{name} {number if name == 'own' else ''} " * 10_000 for name in ("own", "common")}
+
+def key(number):
+    return Key.of({"number": str(number)})
+
+def result(number):
+    folder = base / f"result-{number}"
+    if not folder.exists():
+        folder.mkdir()
+        for name, text in contents(number).items():
+            (folder / name).write_text(text)
+    return folder
+
+def store_of(root, told):
+    remote = Remote(str(base / "shared")) if act == "fetch" else None
+    return Store(root, remote=remote, warn=told.append)
+
+def prepare(root):
+    with Store(root) as store:
+        for number in (1, 2):
+            store.put(key(number), result(number), {})
+        if act == "mend":
+            own = [item for item in store.put(key(3), result(3), {}).files if item.path == "own"]
+            path = store.blobs.path(own[0].sha256)
+            path.chmod(0o644)
+            path.write_bytes(b"bad")
+
+def do(root):
+    store = store_of(root, [])
+    if act in ("put", "mend"):
+        store.put(key(3), result(3), {})
+    elif act == "fetch":
+        assert store.get(key(3)) is not None
+    else:
+        store.gc(0)
+    store.close()
+
+def run_until(root, target, counted):
+    seen = 0
+
+    def profile(frame, event, arg):
+        nonlocal seen
+        if event == "c_call" and arg.__name__ in EFFECTS:
+            seen += 1
+            if seen == target:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    pid = os.fork()
+    if pid:
+        _, status = os.waitpid(pid, 0)
+        return status
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        do(root)
+    finally:
+        sys.setprofile(None)
+        counted.write_text(str(seen))
+        os._exit(0)
+
+def check(root, where):
+    told = []
+    store = store_of(root, told)
+    bad = [store.problem(digest) for digest in store.digests()]
+    if act == "mend":
+        bad = [why for why in bad if "another content" not in why and "bytes, not" not in why]
+        store = Store(root, warn=lambda _: None)
+    assert not any(bad), (where, bad)
+    store.gc()
+    assert not any((store.home / "tmp").glob("*/*/*")), where
+    assert {sha for item in store.entries() for sha in item.entry.blobs} == set(store.blobs.sizes()), where
+    for number in (1, 2, 3):
+        entry = store.get(key(number)) or store.put(key(number), result(number), {})
+        out = store.materialise(entry, root / f"out-{number}")
+        found = {path.name: path.read_text() for path in out.iterdir()}
+        assert found == contents(number), (where, number)
+    assert told == [], (where, told)
+
+if act == "fetch":
+    with Store(base / "other", remote=Remote(str(base / "shared"), mode="write")) as other:
+        other.put(key(3), result(3), {})
+for number in (1, 2, 3):
+    result(number)
+first, target, killed = base / "first", 0, 0
+prepare(first)
+while True:
+    target += 1
+    root = base / "root"
+    shutil.copytree(first, root)
+    status = run_until(root, target, base / "counted")
+    check(root, target)
+    shutil.rmtree(root)
+    if not os.WIFSIGNALED(status):
+        break
+    killed += 1
+print(json.dumps({"killed": killed, "steps": int((base / "counted").read_text())}))
+"""
+
+
+@pytest.mark.parametrize("act", ["put", "mend", "gc", "fetch"])
+def test_a_process_killed_at_every_step_leaves_a_good_store(tmp_path: Path, act: str) -> None:
+    done = subprocess.run(
+        (sys.executable, "-c", CRASHER, str(tmp_path), act),
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["killed"] >= 20
+    assert (
+        found["killed"] >= found["steps"] - 5
+    )  # threads do not always take the same number of steps
+
+
 # -- two runs at once ------------------------------------------------------------------------------
 
 BUILDER = """

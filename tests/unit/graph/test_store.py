@@ -266,6 +266,18 @@ def test_a_bad_content_is_not_used_again_for_another_key(
     assert (out / "alpha" / "__init__.py").read_text() == "value = 1\n"
 
 
+@pytest.mark.parametrize("damage", [flip, grow, cut, swap_blob])
+def test_a_bad_content_goes_with_its_entry_and_the_good_ones_stay(
+    store: Store, result: Path, damage: Damage
+) -> None:
+    entry = store.put(KEY, result, {})
+    bad = blob_of(store, entry, "alpha/__init__.py")
+    damage(store, entry)
+    assert store.get(KEY) is None
+    assert not bad.exists()
+    assert set(store.blobs.sizes()) == set(entry.blobs) - {bad.name}
+
+
 def test_an_unreadable_content_is_told_of(store: Store, result: Path, told: list[str]) -> None:
     blob_is_a_folder(store, store.put(KEY, result, {}))
     assert store.get(KEY) is None
