@@ -129,6 +129,38 @@ class Listeners:
             one.progress(progress)
 
 
+class Several:
+    """Passes on to several listeners what one hears."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+
+    def started(self, task: Task, grant: Grant, at: float) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.started(task, grant, at)
+
+    def waiting(self, name: str, reason: str, at: float) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.waiting(name, reason, at)
+
+    def retried(self, name: str, error: KilledForMemoryError, at: float) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.retried(name, error, at)
+
+    def ended(self, outcome: Outcome) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.ended(outcome)
+
+    def progress(self, progress: Progress) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.progress(progress)
+
+
 @dataclass
 class _Live:
     """A task that is known and has not ended."""
@@ -251,7 +283,8 @@ class _Run:
     # Deciding
 
     def _decide(self) -> Decision:
-        if not self._schedule.running and not self._hand:
+        if not self._schedule.running:
+            self._settle(0)
             self._pool.restore()  # tokens of clients that were killed
         machine, now = self._look(), self._now()
         free = machine.free

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from ci.errors import (
     FarmError,
 )
+from ci.graph.model import Outcome
 from ci.matrix.model import Cell
 from ci.pipeline.container_cells import planned_commands
 from ci.pipeline.plan import CellPlan, WheelRequest, compiler_offers, plan_cells
@@ -19,7 +20,7 @@ from ci.registry import (
     build_utils,
     target_of,
 )
-from ci.report.model import CellReport, LibraryRow, RunReport
+from ci.report.model import CellReport, LibraryRow, RunReport, TaskRow
 from ci.sources.resolve import declared_origin
 from ci.toolchain import Toolchain
 
@@ -181,6 +182,23 @@ def left_out_rows(selection: Selection) -> list[LibraryRow]:
         LibraryRow(item.library.name, "left out", reason="; ".join(item.reasons))
         for item in selection.left_out
     ]
+
+
+def task_row(outcome: Outcome) -> TaskRow:
+    """The row of a task of the run's graph."""
+    return TaskRow(
+        name=outcome.name,
+        kind=outcome.kind,
+        state=outcome.state,
+        ready=outcome.ready,
+        started=outcome.started,
+        ended=outcome.ended,
+        tokens=outcome.tokens,
+        attempts=outcome.attempts,
+        cpu_seconds=outcome.usage.cpu_seconds,
+        peak_bytes=outcome.usage.peak_bytes,
+        cached=outcome.cached,
+    )
 
 
 def next_command(cells: Sequence[CellReport]) -> str:

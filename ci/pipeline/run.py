@@ -21,15 +21,17 @@ from ci.graph.key import Key
 from ci.graph.machine import look
 from ci.graph.model import Expected, Outcome, Task
 from ci.graph.remote import open_remote
-from ci.graph.run import run_tasks
+from ci.graph.run import Several, run_tasks
 from ci.graph.shims import write_shims
 from ci.graph.step import CachedCompilers, LibraryStep, StepResult, plain_compilers
 from ci.graph.store import Store
+from ci.graph.trace import Recorder
 from ci.graph.usage import Meter
 from ci.pipeline.plan import WheelRequest
 from ci.pipeline.work_folders import sweep, work_folder
 from ci.registry import build_steps
 from ci.report.progress import Narrator
+from ci.report.timeline import ProgressLines
 
 HISTORY = "history"
 """The folder of the cache with what earlier runs used."""
@@ -44,6 +46,10 @@ class Once:
         self._locks: dict[object, threading.Lock] = {}
         self._made: dict[object, Any] = {}
         self._failed: dict[object, FarmError] = {}
+
+    def made(self, name: object) -> Any:
+        """The value of ``name`` if it was made, else ``None``."""
+        return self._made.get(name)
 
     def get(self, name: object, make: Callable[[], Value]) -> Value:
         """The value of ``name``, made by the first who asks."""
@@ -76,6 +82,7 @@ class Run:
     pool: TokenPool
     meter: Meter
     shims: tuple[str, ...] = ()
+    recorder: Recorder = field(default_factory=Recorder)
     once: Once = field(default_factory=Once)
     builders: dict[str, str] = field(default_factory=dict)
     results: dict[str, StepResult] = field(default_factory=dict)
@@ -101,6 +108,7 @@ class Run:
             pool=self.pool,
             machine=look,
             history=self.history,
+            listener=Several(self.recorder, ProgressLines(self.narrator)),
             used_by=self.meter.used_by,
         )
 
@@ -130,6 +138,14 @@ class Run:
     def cache_session(self) -> Session | None:
         """The compiler cache, looked for when the first library is compiled; ``None`` without one."""
         return self.once.get("compiler cache", self._open_session)
+
+    def compiler_calls(self) -> dict[str, object]:
+        """What came of the calls of compilers; empty when none was called behind a cache."""
+        session = self.once.made("compiler cache")
+        if session is None:
+            return {}
+        stats = session.stats()
+        return {**stats.as_dict(), "tool": session.cache.shown, "shown": stats.shown}
 
     def _open_session(self) -> Session | None:
         chosen = choose(self.request.compiler_cache, probe(os.environ))

@@ -12,15 +12,17 @@ from ci.errors import ConfigError
 from ci.executors.choice import ContainerPlace, Place
 from ci.executors.preflight import check_disk, check_places
 from ci.graph.model import Done, Grant, Outcome, Task
+from ci.graph.trace import chrome_trace, write_trace
 from ci.pipeline.cell_tasks import CellTasks, HostCell
 from ci.pipeline.container_cells import ContainerCell
 from ci.pipeline.plan import CellPlan, WheelRequest, check_toolchains, plan_cells
-from ci.pipeline.rows import cell_report, next_command
+from ci.pipeline.rows import cell_report, next_command, task_row
 from ci.pipeline.run import Run, opened
 from ci.pipeline.state import CellState
 from ci.registry import REPOSITORY, EcosystemLibrary
 from ci.report.model import CellReport, RunReport
 from ci.report.progress import Narrator
+from ci.report.timeline import timeline, totals
 from ci.sources.resolve import ResolvedSource, check_submodules, resolve_sources
 
 
@@ -41,13 +43,23 @@ def build_wheels(request: WheelRequest, narrator: Narrator) -> RunReport:
         outcomes = run.execute(
             [_sources(plans, cells, run), *(cell.first((SOURCES,)) for cell in cells)]
         )
+        _write_trace(run, outcomes)
         reports = tuple(_report(cell, outcomes) for cell in cells)
         return RunReport(
             request.verb,
             reports,
             time.monotonic() - started,
             next_command(reports),
+            tasks=tuple(task_row(outcome) for outcome in outcomes.values()),
+            timeline=timeline(outcomes.values()),
+            summary=totals(outcomes.values(), run.recorder.after, run.pool.tokens).line,
+            compiler_cache=run.compiler_calls(),
         )
+
+
+def _write_trace(run: Run, outcomes: Mapping[str, Outcome]) -> None:
+    """The run as a Chrome trace: opens in Perfetto."""
+    write_trace(run.request.out_dir / "trace.json", chrome_trace(outcomes.values(), run.recorder))
 
 
 SOURCES = "sources"

@@ -67,12 +67,30 @@ def print_report(console: Console, report: RunReport) -> None:
     """The whole report: a table per cell, the wheels, the next command."""
     for cell in report.cells:
         _print_cell(console, cell)
+    _print_run(console, report)
     good = sum(cell.ok for cell in report.cells)
     console.print(
         f"[bold]{good} of {len(report.cells)} cells good[/bold], {report.seconds:.1f} s in all"
     )
     if report.next_command:
         console.print(f"next: {escape(report.next_command)}", soft_wrap=True)
+
+
+TIMELINE_FROM = 5.0
+"""Seconds from which on it is worth to see what took them."""
+
+
+def _print_run(console: Console, report: RunReport) -> None:
+    """What took how long, and what the cores and the compiler cache did meanwhile."""
+    if report.compiler_cache.get("shown"):
+        tool, shown = (str(report.compiler_cache[name]) for name in ("tool", "shown"))
+        console.print(f"\ncompiler cache: {escape(tool)}: {escape(shown)}", soft_wrap=True)
+    if report.seconds < TIMELINE_FROM or not report.timeline:
+        return
+    console.print()
+    for line in report.timeline:
+        console.print(escape(line), soft_wrap=True)
+    console.print(escape(report.summary), soft_wrap=True)
 
 
 def print_cell_errors(console: Console, report: RunReport) -> None:

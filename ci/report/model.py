@@ -75,13 +75,40 @@ class CellReport:
 
 
 @dataclass(frozen=True)
+class TaskRow:
+    """One task of the run's graph. Times are seconds of the run: ready, started, ended; ``cached`` is
+    ``local`` or ``remote`` for a result that was kept.
+    """
+
+    name: str
+    kind: str
+    state: str
+    ready: float
+    started: float
+    ended: float
+    tokens: int
+    attempts: int
+    cpu_seconds: float
+    peak_bytes: int
+    cached: str
+
+
+@dataclass(frozen=True)
 class RunReport:
-    """All cells of a run, the time it took, and the command to go on with."""
+    """All cells of a run, the time it took, and the command to go on with.
+
+    ``tasks`` are those of its graph, ``timeline`` the same as lines to print, ``summary`` the critical path,
+    the work and how much of the cores it used. ``compiler_cache`` counts the calls of compilers.
+    """
 
     verb: str
     cells: tuple[CellReport, ...]
     seconds: float
     next_command: str
+    tasks: tuple[TaskRow, ...] = ()
+    timeline: tuple[str, ...] = ()
+    summary: str = ""
+    compiler_cache: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:

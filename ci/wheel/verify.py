@@ -59,7 +59,7 @@ def verify(
     if facts is None or facts.path != wheel:
         facts = read_facts(wheel, jobs=jobs)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".verify-", dir=log.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix=".verify-", dir=wheel.parent) as scratch:
         twine, contents, show = _run_tools(facts, policy, jobs, Path(scratch))
     _write_log(log, (twine, contents, show))
     return (
