@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ci.errors import LibraryBuildError
-from ci.graph.model import Demand, Done, Grant, Task
+from ci.graph.model import Cached, Demand, Done, Grant, Task
 from ci.graph.step import LibraryStep, StepResult
-from ci.graph.store import Store
 from ci.pipeline.libraries import (
     LIBRARY,
     cause_of,
@@ -26,11 +25,10 @@ from ci.pipeline.libraries import (
     raise_failures,
     run_library,
 )
-from ci.pipeline.run import Run
+from ci.pipeline.run import Measured, Run
 from ci.pipeline.state import CellState
-from ci.pipeline.wheel_stages import import_wheel, make_wheel, publish_wheel
+from ci.pipeline.wheel_stages import WheelPlace, import_wheel, make_wheel, publish_wheel
 from ci.registry import target_of
-from ci.report.progress import Narrator
 from ci.sources.resolve import resolve_sources
 
 PREPARE, WHEEL, SUITE, PUBLISH = "prepare", "wheel", "import", "publish"
@@ -113,7 +111,9 @@ class HostCell:
         more = list(builds)
         if self.with_wheel:
             after = tuple(task.name for task in builds)
-            more.append(self._task(WHEEL, self._wheel, after, always=True))
+            wheel = self._task(WHEEL, self._wheel, after, always=True)
+            demand = replace(wheel.demand, most_tokens=self.run.pool.tokens)
+            more.append(replace(wheel, demand=demand))
             if self.state.plan.request.with_import:
                 more.append(self._task(SUITE, self._import, (more[-1].name,)))
             more.append(self._task(PUBLISH, self._publish, (more[-1].name,)))
@@ -157,15 +157,18 @@ class HostCell:
             return replace(result, library=step.library)
         return replace(result, library=step.library, status="cached", shared_with=builder)
 
-    def _places(self) -> tuple[CellState, Store, Path, Path, Narrator]:
-        return self.state, self.run.store, self.work, self.logs, self.run.narrator
-
-    def _wheel(self, _grant: Grant) -> Done:
+    def _wheel(self, grant: Grant) -> Done:
         self.collect()
-        return Done(cached=make_wheel(*self._places()))
+        return self._measured(make_wheel, grant)
 
-    def _import(self, _grant: Grant) -> Done:
-        return Done(cached=import_wheel(*self._places()))
+    def _import(self, grant: Grant) -> Done:
+        return self._measured(import_wheel, grant)
+
+    def _measured(self, stage: Callable[[CellState, WheelPlace], Cached], grant: Grant) -> Done:
+        executor, run = Measured(self.state.plan.place.why, self.run.meter), self.run
+        place = WheelPlace(run.store, self.work, self.logs, run.narrator, executor, grant.tokens)
+        cached = stage(self.state, place)
+        return Done(cached=cached, usage=executor.usage)
 
     def _publish(self, _grant: Grant) -> Done:
         publish_wheel(self.state, self.run.narrator)

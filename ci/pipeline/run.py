@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from ci.graph.history import History, guess
 from ci.graph.jobserver import TokenPool
 from ci.graph.key import Key
 from ci.graph.machine import look
-from ci.graph.model import Expected, Outcome, Task
+from ci.graph.model import Expected, Outcome, Task, Usage
 from ci.graph.remote import open_remote
 from ci.graph.run import Several, run_tasks
 from ci.graph.shims import write_shims
@@ -29,6 +30,7 @@ from ci.graph.trace import Recorder
 from ci.graph.usage import Meter
 from ci.pipeline.plan import WheelRequest
 from ci.pipeline.work_folders import sweep, work_folder
+from ci.proc import Command, Completed
 from ci.registry import build_steps
 from ci.report.progress import Narrator
 from ci.report.timeline import ProgressLines
@@ -66,6 +68,32 @@ class Once:
                     raise
             found: Value = self._made[name]
             return found
+
+
+class Measured:
+    """Runs the commands of one task here, and sums up what they used."""
+
+    name = "host"
+
+    def __init__(self, why: str, meter: Meter) -> None:
+        self.why = why
+        self._host = HostExecutor(why, meter.watch)
+        self._started = time.monotonic()
+        self._cpu_seconds = 0.0
+        self._peak_bytes = 0
+
+    def run(self, command: Command, log: Path) -> Completed:
+        """Run ``command`` here."""
+        done = self._host.run(command, log)
+        if done.used is not None:
+            self._cpu_seconds += done.used.cpu_seconds
+            self._peak_bytes = max(self._peak_bytes, done.used.peak_bytes)
+        return done
+
+    @property
+    def usage(self) -> Usage:
+        """What all commands used so far; they ran one after the other."""
+        return Usage(time.monotonic() - self._started, self._cpu_seconds, self._peak_bytes)
 
 
 @dataclass

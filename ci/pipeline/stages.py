@@ -34,9 +34,14 @@ from ci.pipeline.plan import CellPlan, plan_cells
 from ci.pipeline.run import open_store, opened
 from ci.pipeline.state import CellState
 from ci.pipeline.tested import raise_red
-from ci.pipeline.wheel_stages import import_wheel, lay_out_wheel, repair_raw
-from ci.report.progress import Narrator
-from ci.wheel.assemble import WheelLayout, build_raw
+from ci.pipeline.wheel_stages import (
+    WheelPlace,
+    import_wheel,
+    lay_out_wheel,
+    raw_wheel,
+    repair_raw,
+)
+from ci.wheel.assemble import WheelLayout
 
 
 @dataclass(frozen=True)
@@ -108,10 +113,16 @@ def _prepare(state: CellState, order: StageOrder, _call: StageCall) -> None:
             state, run, order.work, order.logs, lambda steps: _ask(order, run.store, steps)
         )
         state.compiled = any(result.compiled for result in state.results)
-        if _taken(state, run.store, order, narrator):
+        place = _place(state, order, run.store)
+        if _taken(state, place):
             return
         with state.stage("wheel"):
-            lay_out_wheel(state, run.store, order.work, narrator)
+            lay_out_wheel(state, place)
+
+
+def _place(state: CellState, order: StageOrder, store: Store) -> WheelPlace:
+    narrator, jobs = FileNarrator(order.progress), order.request.jobs
+    return WheelPlace(store, order.work, order.logs, narrator, state.executor, jobs)
 
 
 def _ask(order: StageOrder, store: Store, steps: Sequence[LibraryStep]) -> None:
@@ -120,39 +131,28 @@ def _ask(order: StageOrder, store: Store, steps: Sequence[LibraryStep]) -> None:
         ask_outside(order, [step.key for step in steps if not store.holds(step.key)])
 
 
-def _taken(state: CellState, store: Store, order: StageOrder, narrator: Narrator) -> bool:
+def _taken(state: CellState, place: WheelPlace) -> bool:
     """The wheel of an earlier run with equal inputs, and the result of its suite: then all is done."""
     state.not_publishable = not_publishable(state)
-    if not take_wheel(state, store, wheel_key(state), order.work / "repaired"):
+    if not take_wheel(state, place.store, wheel_key(state), place.work / "repaired"):
         return False
-    if not state.plan.request.with_import:
-        return True
-    import_wheel(state, store, order.work, order.logs, narrator)
+    if state.plan.request.with_import:
+        import_wheel(state, place)
     return True
 
 
 def _finish(state: CellState, order: StageOrder, _call: StageCall) -> None:
-    narrator = FileNarrator(order.progress)
-    if state.environment is None:
-        raise ConfigError("the stage finish comes after prepare", next_step="run the whole cell")
+    place = _place(state, order, open_store(order.request, FileNarrator(order.progress)))
     with state.stage("wheel"):
         layout = WheelLayout.below(order.work / "wheel", source_date_epoch())
-        log = order.logs / "assemble.log"
-        raw = build_raw(layout, state.environment.python, state.executor, log)
-        repair_raw(state, raw, order.work, order.logs, narrator)
-        _keep(state, order)
+        _repair_and_keep(state, raw_wheel(state, layout, place), place)
     if state.plan.request.with_import:
-        _run_import(state, order)
+        import_wheel(state, place)
 
 
-def _keep(state: CellState, order: StageOrder) -> None:
-    store = open_store(order.request, FileNarrator(order.progress))
-    keep_wheel(state, store, wheel_key(state), order.work)
-
-
-def _run_import(state: CellState, order: StageOrder) -> None:
-    narrator = FileNarrator(order.progress)
-    import_wheel(state, open_store(order.request, narrator), order.work, order.logs, narrator)
+def _repair_and_keep(state: CellState, raw: Path, place: WheelPlace) -> None:
+    repair_raw(state, raw, place)
+    keep_wheel(state, place.store, wheel_key(state), place.work)
 
 
 def _repair(state: CellState, order: StageOrder, call: StageCall) -> None:
@@ -161,15 +161,16 @@ def _repair(state: CellState, order: StageOrder, call: StageCall) -> None:
             "the stage repair wants the raw wheel and a folder",
             next_step="python -m ci stage repair --order FILE --wheel WHEEL --into FOLDER",
         )
+    place = _place(state, order, open_store(order.request, FileNarrator(order.progress)))
     with state.stage("wheel"):
-        repair_raw(state, call.wheel, order.work, order.logs, FileNarrator(order.progress))
-        _keep(state, order)
+        _repair_and_keep(state, call.wheel, place)
     if state.repaired is not None:
         shutil.copy2(state.repaired.path, call.destination)
 
 
 def _import(state: CellState, order: StageOrder, _call: StageCall) -> None:
-    _run_import(state, order)
+    store = open_store(order.request, FileNarrator(order.progress))
+    import_wheel(state, _place(state, order, store))
     if state.imported is not None:
         raise_red(state.plan.cell.id, state.imported)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci.errors import InfrastructureError
+from ci.errors import ConfigError, InfrastructureError
+from ci.executors.base import Executor
 from ci.findings import refuse
+from ci.graph.blobs import sha256_of
 from ci.graph.history import History
 from ci.graph.key import Key
 from ci.graph.model import Cached
@@ -29,65 +30,81 @@ from ci.wheel.repair import repair
 from ci.wheel.verify import verify
 
 
-def make_wheel(
-    state: CellState, store: Store, work: Path, logs: Path, narrator: Narrator
-) -> Cached:
+@dataclass(frozen=True)
+class WheelPlace:
+    """Where the last stages of a cell work, and with what; ``jobs`` threads may compress."""
+
+    store: Store
+    work: Path
+    logs: Path
+    narrator: Narrator
+    executor: Executor
+    jobs: int = 1
+
+
+def make_wheel(state: CellState, place: WheelPlace) -> Cached:
     """The repaired wheel of the cell in ``state``: that of an earlier run with equal inputs, else made."""
     with state.stage("wheel"):
         state.not_publishable = not_publishable(state)
         key = wheel_key(state)
         _remember(state, WHEEL, key)
-        if take_wheel(state, store, key, work / "repaired"):
+        if take_wheel(state, place.store, key, place.work / "repaired"):
             return "local"
-        with store.building(key):
-            if take_wheel(state, store, key, work / "repaired"):
+        with place.store.building(key):
+            if take_wheel(state, place.store, key, place.work / "repaired"):
                 return "local"
-            layout = lay_out_wheel(state, store, work, narrator)
-            if state.environment is None:
-                raise ValueError("a wheel is assembled before its build environment is there")
-            raw = build_raw(layout, state.environment.python, state.executor, logs / "assemble.log")
-            repair_raw(state, raw, work, logs, narrator)
-            keep_wheel(state, store, key, work)
+            layout = lay_out_wheel(state, place)
+            repair_raw(state, raw_wheel(state, layout, place), place)
+            keep_wheel(state, place.store, key, place.work)
     return ""
 
 
-def lay_out_wheel(state: CellState, store: Store, work: Path, narrator: Narrator) -> WheelLayout:
-    """The package and its assembly below ``work``, ready for its PEP 517 back end."""
+def raw_wheel(state: CellState, layout: WheelLayout, place: WheelPlace) -> Path:
+    """The raw wheel of a package that is laid out, made by its back end in the build environment."""
+    if state.environment is None:
+        raise ConfigError("the stage finish comes after prepare", next_step="run the whole cell")
+    log = place.logs / "assemble.log"
+    return build_raw(layout, state.environment.python, place.executor, log)
+
+
+def lay_out_wheel(state: CellState, place: WheelPlace) -> WheelLayout:
+    """The package and its assembly below the work folder, ready for its PEP 517 back end."""
     state.not_publishable = not_publishable(state)
     folders = {
-        result.library.name: store.materialise(
-            result.entry, work / "artifacts" / result.library.name
+        result.library.name: place.store.materialise(
+            result.entry, place.work / "artifacts" / result.library.name
         )
         for result in state.results
         if result.entry is not None
     }
     manifest = manifest_of(state)
-    narrator.say(f"{state.plan.cell.id}: assembling {manifest['version']}")
+    place.narrator.say(f"{state.plan.cell.id}: assembling {manifest['version']}")
     return lay_out(
         manifest=manifest,
         artifacts=folders,
-        work=work / "wheel",
+        work=place.work / "wheel",
         source_date_epoch=source_date_epoch(),
     )
 
 
-def repair_raw(state: CellState, raw: Path, work: Path, logs: Path, narrator: Narrator) -> None:
+def repair_raw(state: CellState, raw: Path, place: WheelPlace) -> None:
     """Repair the raw wheel, apply the gates, and keep the result in ``state``."""
     plan, cell = state.plan, state.plan.cell
     excludes = {text for library in plan.selection.selected for text in library.excludes}
     repaired = repair(
         raw,
-        work / "repaired",
+        place.work / "repaired",
         python_tag=cell.python_tag,
         cuda=cell.cuda,
         declared_excludes=tuple(sorted(excludes)),
-        forbidden_paths=(str(work), str(plan.request.cache_dir), str(REPOSITORY)),
-        log=logs / "repair.log",
+        forbidden_paths=(str(place.work), str(plan.request.cache_dir), str(REPOSITORY)),
+        log=place.logs / "repair.log",
+        jobs=place.jobs,
     )
-    findings = verify(repaired.path, log=logs / "verify.log", excluded=sorted(excludes))
+    findings = verify(repaired.path, log=place.logs / "verify.log", excluded=sorted(excludes))
     refuse(f"{repaired.path.name} does not pass the gates", findings)
     state.repaired = RepairedWheel.of(repaired)
-    narrator.say(f"{cell.id}: {repaired.path.name}")
+    place.narrator.say(f"{cell.id}: {repaired.path.name}")
     state.gates = (
         "RECORD",
         "tag = content",
@@ -97,18 +114,18 @@ def repair_raw(state: CellState, raw: Path, work: Path, logs: Path, narrator: Na
     )
 
 
-def import_wheel(
-    state: CellState, store: Store, work: Path, logs: Path, narrator: Narrator
-) -> Cached:
+def import_wheel(state: CellState, place: WheelPlace) -> Cached:
     """The result of the import suite on the repaired wheel in ``state``: that of an earlier run on the same
     wheel in the same environment, unless the request wants it run again, else of this one.
     """
     key = _suite_key(state)
     _remember(state, SUITE, key)
-    if not state.plan.request.rerun_import and take_suite(state, store, key, logs / "import.log"):
+    if not state.plan.request.rerun_import and take_suite(
+        state, place.store, key, place.logs / "import.log"
+    ):
         return "local"
-    _run_suite(state, work, logs, narrator)
-    keep_suite(state, store, key, work)
+    _run_suite(state, place)
+    keep_suite(state, place.store, key, place.work)
     return ""
 
 
@@ -122,7 +139,7 @@ def _remember(state: CellState, name: str, key: Key) -> None:
 def _suite_key(state: CellState) -> Key:
     if state.repaired is None:
         raise _nothing_repaired(state)
-    sha256 = hashlib.sha256(state.repaired.path.read_bytes()).hexdigest()
+    sha256, _ = sha256_of(state.repaired.path)
     return import_key(sha256, import_lock(state.plan), interpreter_identity(state.plan))
 
 
@@ -131,11 +148,11 @@ def interpreter_identity(plan: CellPlan) -> str:
     return f"CPython {plan.chosen.interpreter_version} {plan.chosen.interpreter}"
 
 
-def _run_suite(state: CellState, work: Path, logs: Path, narrator: Narrator) -> None:
+def _run_suite(state: CellState, place: WheelPlace) -> None:
     plan, cell = state.plan, state.plan.cell
     if state.repaired is None:
         raise _nothing_repaired(state)
-    narrator.begin(cell.id, "import suite in a fresh environment")
+    place.narrator.begin(cell.id, "import suite in a fresh environment")
     target = target_of(cell)
     with state.stage("import suite"):
         state.imported = run_import_suite(
@@ -148,13 +165,13 @@ def _run_suite(state: CellState, work: Path, logs: Path, narrator: Narrator) -> 
                 for text in build_utils.requirements(library.run_requires, target)
             ],
             paddle=cell.paddle.cpu,
-            executor=state.executor,
+            executor=place.executor,
             cache_dir=plan.request.cache_dir,
-            work=work / "import",
-            log=logs / "import.log",
+            work=place.work / "import",
+            log=place.logs / "import.log",
         )
     result = state.imported
-    narrator.end(cell.id, f"import suite: {result.passed} passed, {result.failed} failed")
+    place.narrator.end(cell.id, f"import suite: {result.passed} passed, {result.failed} failed")
 
 
 def _nothing_repaired(state: CellState) -> InfrastructureError:
