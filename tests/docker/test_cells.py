@@ -275,6 +275,38 @@ def test_the_suite_of_a_wheel_that_is_there_runs_in_a_container(farm: Farm, whee
     assert farm.strangers() == []
 
 
+def test_what_has_not_changed_is_not_made_again(farm: Farm, wheels: Ran) -> None:
+    again = farm.wheel("--python", "3.10,3.13")
+    assert again.returncode == 0, again.stderr[-4000:]
+    for before, cell in zip(wheels.cells, again.cells, strict=True):
+        assert {row["status"] for row in cell["libraries"]} == {"cached"}
+        assert cell["wheel_from"]
+        assert cell["suite_from"]
+        assert cell["import_passed"] == before["import_passed"]
+        assert "cibuildwheel, with its container" not in cell["stage_seconds"]
+        assert Path(cell["wheel"]).read_bytes() == Path(before["wheel"]).read_bytes()
+    assert farm.strangers() == []
+
+
+def status_of(ran: Ran, library: str) -> str:
+    (row,) = [row for row in ran.cells[0]["libraries"] if row["library"] == library]
+    return str(row["status"])
+
+
+def test_a_shared_store_serves_cells_in_containers_through_the_farm_outside(farm: Farm) -> None:
+    shared, store = farm.home / "shared", farm.home / "cache" / "store"
+    options = ("--python", "3.13", "--libs", "ep-exchange", "--remote-cache", str(shared))
+    shutil.rmtree(store, ignore_errors=True)
+    first = farm.wheel(*options)
+    assert first.returncode == 0, first.stderr[-4000:]
+    assert status_of(first, "ep-exchange") == "built"
+    shutil.rmtree(store)
+    second = farm.wheel(*options, "--remote-cache-mode", "read")
+    assert second.returncode == 0, second.stderr[-4000:]
+    assert status_of(second, "ep-exchange") == "cached"
+    assert farm.strangers() == []
+
+
 def test_a_cell_without_compiled_code_gets_its_wheel_too(farm: Farm) -> None:
     done = farm.wheel("--python", "3.13", "--libs", "chunk-linear-attention")
     assert done.returncode == 0, done.stderr[-4000:]
