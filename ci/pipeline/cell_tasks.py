@@ -143,8 +143,13 @@ class HostCell:
     def collect(self) -> None:
         """Keep the results of the cell's steps in its state, also of those that another cell had built.
 
-        Raises :class:`~ci.errors.LibraryBuildError` with all that did not build.
+        Raises :class:`~ci.errors.LibraryBuildError` with all that did not build, and the first error that
+        kept one from its end: a full disk, say.
         """
+        for step in self.steps:
+            digest = step.key.digest
+            if digest not in self.run.results and digest in self.run.errors:
+                raise self.run.errors[digest]
         own = self.state.plan.cell.id
         self.state.results = tuple(self._result(step, own) for step in self.steps)
         self.state.stage_seconds["libraries"] = time.monotonic() - self.prepared

@@ -10,7 +10,7 @@ from ci.environments.closure import needed
 from ci.environments.lock import BUILD_BASE, Lock, lock_for
 from ci.environments.venv import Environment, cached_environment
 from ci.environments.wanted import build_requirements, import_requirements
-from ci.errors import LibraryBuildError
+from ci.errors import FarmError, LibraryBuildError, from_os_error
 from ci.graph.key import library_key
 from ci.graph.model import Grant
 from ci.graph.step import LibraryStep, StepPlace, StepResult, run_step
@@ -94,9 +94,11 @@ def run_library(step: LibraryStep, run: Run, grant: Grant, log: Path, cell: str)
     )
     try:
         result = run_step(step, place, grant, log)
-    except BaseException:
-        run.narrator.end(name, "ended")
-        raise
+    except (FarmError, OSError) as caught:
+        error = from_os_error(caught) if isinstance(caught, OSError) else caught
+        run.errors[step.key.digest] = error
+        run.narrator.end(name, error.message)
+        raise error from caught
     run.results[step.key.digest] = result
     if result.failure is None:
         run.remember(step.history, step.key)

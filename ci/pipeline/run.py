@@ -99,7 +99,8 @@ class Measured:
 @dataclass
 class Run:
     """One run of the farm. ``builders`` maps the key of a step to the cell that made it known first,
-    ``results`` to what came of it. ``shims`` are folders that come first on PATH of library builds.
+    ``results`` to what came of it, ``errors`` to what kept it from an end. ``shims`` are folders that come
+    first on PATH of library builds.
     """
 
     request: WheelRequest
@@ -114,6 +115,7 @@ class Run:
     once: Once = field(default_factory=Once)
     builders: dict[str, str] = field(default_factory=dict)
     results: dict[str, StepResult] = field(default_factory=dict)
+    errors: dict[str, FarmError] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
