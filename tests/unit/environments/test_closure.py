@@ -82,9 +82,9 @@ def test_a_real_environment_is_read_as_uv_reads_it(folder: Path) -> None:
         name = pending.pop()
         argv = [sys.executable, "-m", "uv", "pip", "show", "--python", sys.executable, name]
         told = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-        lines = dict(line.partition(": ")[::2] for line in told.splitlines())
+        lines = dict(line.partition(":")[::2] for line in told.splitlines())
         if lines and name not in expected:
             expected.add(name)
-            pending += [item.lower() for item in lines["Requires"].split(", ") if item]
+            pending += [item.lower() for item in lines["Requires"].strip().split(", ") if item]
     assert found == expected
     assert len(expected) > 3
