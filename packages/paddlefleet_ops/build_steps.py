@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
 PARENT_SECONDS = 0.5
-KEPT_VARIABLES = ("TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "MAKEFLAGS")
+KEPT_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "MAKEFLAGS")
 # What is no source: the same names as build_manifest.tree_hash leaves out, so that a build sees just what
 # its key names. A stale egg-info or build folder would also put old files into the wheel.
 NOT_COPIED = (
