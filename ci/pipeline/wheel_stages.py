@@ -101,7 +101,13 @@ def repair_raw(state: CellState, raw: Path, place: WheelPlace) -> None:
         log=place.logs / "repair.log",
         jobs=place.jobs,
     )
-    findings = verify(repaired.path, log=place.logs / "verify.log", excluded=sorted(excludes))
+    findings = verify(
+        repaired.path,
+        log=place.logs / "verify.log",
+        excluded=sorted(excludes),
+        facts=repaired.facts_after,
+        jobs=place.jobs,
+    )
     refuse(f"{repaired.path.name} does not pass the gates", findings)
     state.repaired = RepairedWheel.of(repaired)
     place.narrator.say(f"{cell.id}: {repaired.path.name}")
