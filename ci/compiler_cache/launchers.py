@@ -17,8 +17,9 @@ What they do, and why:
   the folders of those options only: what they leave out of the object is left out of the comparison, and a
   call without them is found again only in its own folder. sccache's own ways, ``SCCACHE_BASEDIRS`` and the
   preprocessor cache, take no such care, and are not used.
-- *Lines are compared.* sccache preprocesses with ``-P``, which drops them, and would give an object with old
-  lines in debug information, ``__builtin_LINE()`` and ``std::source_location``. ``behind/`` leaves ``-P`` out.
+- *Lines are compared.* sccache preprocesses with ``-P``, which drops them, and would give an object with
+  old lines in debug information, ``__builtin_LINE()`` and ``std::source_location``. ``behind/`` leaves it
+  out.
 - *nvcc's own programs see the names*, and the host compiler maps both: sccache takes nvcc apart, and its
   parts get the preprocessed text. Where lines or names of files go into device code (``-lineinfo``, ``-G``,
   ``__builtin_FILE``), folders stay as they are. Messages get the folders back.
@@ -27,7 +28,7 @@ What they do, and why:
   apart, so none of its threads would ask), ``-t`` and ``--threads`` are not compared by sccache itself.
 - *Variables that sccache does not hand on* to compilers (``SOURCE_DATE_EPOCH``, ``PWD``) go with them under
   other names: without the first, ``__DATE__`` would be the day of the build.
-- When the cache's server is gone, the real compiler runs.
+- When the cache's server is gone, the real compiler runs, and what the server left running is ended before.
 
 Sources: sccache 0.16.0, src/compiler/{c,gcc,nvcc}.rs; GCC manual, "-ffile-prefix-map", "-P", "Preprocessor
 Output"; NVIDIA, "CUDA Compiler Driver NVCC".
@@ -38,7 +39,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,11 +68,17 @@ class Launchers:
 
 
 def write_launchers(
-    folder: Path, cache: CompilerCache, compilers: Compilers, *, server: int = 0
+    folder: Path,
+    cache: CompilerCache,
+    compilers: Compilers,
+    *,
+    server: int = 0,
+    hidden: Iterable[str] = (),
 ) -> Launchers:
     """Write the launchers of one build to ``folder``, which must not exist yet.
 
-    ``server`` is the process id of sccache's server. Raises :class:`OSError` when the disk fails.
+    ``server`` is the process id of sccache's server, ``hidden`` are variables of it that no compiler gets.
+    Raises :class:`OSError` when the disk fails.
     """
     (folder / "bin").mkdir(parents=True)
     (folder / "behind").mkdir()
@@ -92,7 +99,12 @@ def write_launchers(
             variables |= dict.fromkeys(CUDA_HOSTS, variables["CXX"])
         replaced[str(compilers.cuda_home / "bin")] = str(overlay / "bin")
     shutil.copy(SCRIPTS / "places.sh", folder / "places.sh")
-    (folder / "settings").write_text(_settings(cache, compilers, overlay, server), "utf-8")
+    settings = _settings(cache, compilers, overlay) | {
+        "server": str(server),
+        "hidden": " ".join(sorted(hidden)),
+    }
+    text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
+    (folder / "settings").write_text(text, "utf-8")
     return Launchers(variables, replaced)
 
 
@@ -101,14 +113,13 @@ def caches_nvcc(cache: CompilerCache, compilers: Compilers) -> bool:
     return cache.tool == "sccache" and not compilers.nvcc_is_clang
 
 
-def _settings(cache: CompilerCache, compilers: Compilers, overlay: Path, server: int) -> str:
+def _settings(cache: CompilerCache, compilers: Compilers, overlay: Path) -> dict[str, str]:
     """What the launchers read: shell assignments. A place that is not there is a path that nothing has."""
     home = compilers.cuda_home
     places = numbered_places(compilers)
     values = {
         "tool": cache.tool,
         "cache": str(cache.path),
-        "server": str(server),
         "identity": "farm 1 " + " ".join(compilers.identity.split()),
         "real_cc": str(compilers.cc or ""),
         "real_cxx": str(compilers.cxx or ""),
@@ -124,8 +135,7 @@ def _settings(cache: CompilerCache, compilers: Compilers, overlay: Path, server:
         "commands": _script(places, r's|\(--orig_src_[a-z_]*name "\)@PLACE@/|\1@NAME@/|g'),
         "readable": _script(places, "s|@NAME@|@TEXT@|g"),
     }
-    values |= {f"place{number}": place for number, place in enumerate(places, start=1)}
-    return "".join(f"{name}={shlex.quote(text)}\n" for name, text in values.items())
+    return values | {f"place{number}": place for number, place in enumerate(places, start=1)}
 
 
 def numbered_places(compilers: Compilers) -> tuple[str, ...]:

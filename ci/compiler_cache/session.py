@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -27,11 +28,18 @@ from ci import proc
 from ci.compiler_cache import stats
 from ci.compiler_cache.launchers import Launchers, write_launchers
 from ci.compiler_cache.model import CLANG_AS_NVCC, CacheStats, CompilerCache, Compilers
-from ci.compiler_cache.storage import ccache_storage, sccache_storage
+from ci.compiler_cache.storage import (
+    addresses,
+    ccache_storage,
+    sccache_storage,
+    silent_storage,
+)
 from ci.errors import FarmError
 
 START_SECONDS = 20.0
 STOP_SECONDS = 30.0
+GUARD_SECONDS = 2.0
+SILENT_TIMES = 2
 IDLE_SECONDS = 7200
 _SOCKET_BYTES = 100  # of at most 108: unix(7), sun_path
 _CLIENT = {
@@ -40,8 +48,9 @@ _CLIENT = {
     # A preprocessor's result that is looked up by the files it read names them by path: those of another
     # folder.
     "SCCACHE_DIRECT": "false",
-    "SCCACHE_IGNORE_SERVER_IO_ERRORS": "1",
 }
+_NO_OTHER_SERVER = {"SCCACHE_DIR": "/dev/null/none"}
+"""A client that finds no server starts one; with this it cannot, and the launcher starts the compiler."""
 
 
 @dataclass
@@ -145,21 +154,30 @@ class Session:
     def _with_server(
         self, work: Path, folder: Path, compilers: Compilers, path: tuple[str, ...]
     ) -> _Running:
+        silent = silent_storage(self._storage)
+        if silent:
+            raise OSError(f"its storage does not answer: {silent}")
         server = _Server(self.cache, work, self._storage, self._watch)
         server.start()
         try:
-            launchers = write_launchers(folder, self.cache, compilers, server=server.pid)
+            launchers = write_launchers(
+                folder, self.cache, compilers, server=server.pid, hidden=self._storage
+            )
         except BaseException:
             server.end()
             raise
-        build = _build(launchers, path, _CLIENT | {"SCCACHE_SERVER_UDS": str(server.socket)})
+        client = _CLIENT | _NO_OTHER_SERVER | {"SCCACHE_SERVER_UDS": str(server.socket)}
+        build = _build(launchers, path, client)
 
         def end() -> None:
             build.stats = server.stats()
-            if server.ended_early:
+            if server.silent:
                 self._tell(
-                    f"{self.cache.shown}: its server ended before the build; see {server.log}"
+                    f"{self.cache.shown}: its storage does not answer any more: {server.silent}; the rest "
+                    "was compiled without it"
                 )
+            elif server.ended_early:
+                self._tell(f"{self.cache.shown}: its server ended before the build")
             server.end()
             build.used = server.used
 
@@ -219,6 +237,9 @@ class _Server:
         self.used: proc.Used | None = None
         self.log = work / "sccache.log"
         self.ended_early = False
+        self.silent = ""
+        self._storage = storage
+        self._ending = threading.Event()
         self._cache = cache
         self._watch = watch
         self._own = ""
@@ -252,6 +273,19 @@ class _Server:
                 self.end()
                 raise OSError(self._why())
             time.sleep(0.005)
+        if addresses(self._storage):
+            threading.Thread(target=self._guard, name="sccache storage", daemon=True).start()
+
+    def _guard(self) -> None:
+        """End the server when its storage is gone: sccache would wait a minute for it, at every call."""
+        silent = 0
+        while silent < SILENT_TIMES:
+            if self._ending.wait(GUARD_SECONDS):
+                return
+            found = silent_storage(self._storage)
+            silent = silent + 1 if found else 0
+        self.silent = found
+        self._kill()
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as client:
@@ -289,21 +323,28 @@ class _Server:
 
     def end(self) -> None:
         """End it, and what it has started. Safe to call twice."""
+        self._ending.set()
         if self._thread.is_alive():
             self._ask("--stop-server")
             self._thread.join(STOP_SECONDS)
-        if self._thread.is_alive() and self.pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, 9)
+        if self._thread.is_alive():
+            self._kill()
             self._thread.join(STOP_SECONDS)
         self.socket.unlink(missing_ok=True)
         if self._own:
             shutil.rmtree(self._own, ignore_errors=True)
 
+    def _kill(self) -> None:
+        """With the compilers that it started: builds start them again, and both would write one object."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
     def _ask(self, *words: str) -> proc.Completed:
-        client = _CLIENT | {
+        client = {
+            **_CLIENT,
+            **_NO_OTHER_SERVER,
             "SCCACHE_SERVER_UDS": str(self.socket),
-            "SCCACHE_DIR": str(self._scratch),
             "PATH": "/usr/bin:/bin",
             "HOME": str(self._scratch),
         }

@@ -11,7 +11,9 @@ Sources: sccache, docs/{Configuration,Local,Redis,S3}.md; ccache manual, "Remote
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -32,6 +34,12 @@ _NOT_STORAGE = frozenset(
      "SCCACHE_LOG", "SCCACHE_ERROR_LOG", "SCCACHE_DIRECT", "SCCACHE_BASEDIRS", "SCCACHE_RECACHE",
      "SCCACHE_C_CUSTOM_CACHE_BUSTER", "SCCACHE_NO_CACHE", "SCCACHE_DIST_AUTH", "SCCACHE_ALLOW_CORE_DUMPS")
 )  # fmt: skip
+_ENDPOINTS = (
+    "SCCACHE_REDIS", "SCCACHE_REDIS_ENDPOINT", "SCCACHE_REDIS_CLUSTER_ENDPOINTS", "SCCACHE_ENDPOINT",
+    "SCCACHE_MEMCACHED", "SCCACHE_MEMCACHED_ENDPOINT", "SCCACHE_WEBDAV_ENDPOINT",
+)  # fmt: skip
+_PORTS = {"redis": 6379, "rediss": 6379, "http": 80, "https": 443, "tcp": 6379}
+_ANSWER_SECONDS = 3.0
 _CCACHE_STORAGE = ("CCACHE_DIR", "CCACHE_MAXSIZE", "CCACHE_REMOTE_STORAGE", "CCACHE_REMOTE_ONLY")
 
 
@@ -72,3 +80,35 @@ def ccache_storage(environ: Mapping[str, str], folder: Path, *, read_only: bool)
     if read_only:
         kept["CCACHE_READONLY"] = "1"
     return kept
+
+
+def addresses(storage: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    """Hosts and ports of sccache's storages that have an address of their own; pure."""
+    found: dict[tuple[str, int], None] = {}
+    for name in _ENDPOINTS:
+        for address in storage.get(name, "").replace(",", " ").split():
+            place = urlsplit(address if "://" in address else f"//{address}")
+            with contextlib.suppress(ValueError):  # a port that is none: sccache will say so
+                secure = storage.get("SCCACHE_S3_USE_SSL", "").lower() in ("1", "on", "true", "yes")
+                port = place.port or _PORTS.get(place.scheme, 443 if secure else 80)
+                if place.hostname:
+                    found[(place.hostname, port)] = None
+    return tuple(found)
+
+
+def silent_storage(storage: Mapping[str, str]) -> str:
+    """The first address (``HOST:PORT: WHY``) that takes no connection, empty when all do. An address that is
+    reached through a proxy is not asked.
+    """
+    if any(name.lower() in ("http_proxy", "https_proxy") for name in storage):
+        return ""
+    told = (_silence(host, port) for host, port in addresses(storage))
+    return next((text for text in told if text), "")
+
+
+def _silence(host: str, port: int) -> str:
+    try:
+        socket.create_connection((host, port), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        return f"{host}:{port}: {error.strerror or error}"
+    return ""

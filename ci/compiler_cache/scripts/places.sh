@@ -76,8 +76,10 @@ real_home_in_variables() {
     done
 }
 
-# Variables that compilers read and sccache does not hand on: gcc puts them into objects.
+# Variables that compilers read and sccache does not hand on: gcc puts them into objects. And those that only
+# sccache's server is to know, which asks compilers for their version with its own.
 restore() {
+    unset $hidden none
     if [ -n "${farm_epoch-}" ]; then
         SOURCE_DATE_EPOCH=$farm_epoch
         export SOURCE_DATE_EPOCH
@@ -88,24 +90,34 @@ restore() {
     fi
 }
 
+# started PROGRAM OPTIONS: its status in $status; messages get the folders back.
+started() {
+    if [ -z "${farm_names-}" ]; then
+        status=0
+        "$@" || status=$?
+    else
+        exec 4>&1 5>&2
+        status=$({ { "$@" 2>&1 >&4 3>&-; echo $? >&3; } | sed -e "$readable" >&5; } 3>&1)
+        exec 4>&- 5>&-
+    fi
+}
+
 # through_cache COMPILER OPTIONS: with the cache as long as its server lives.
 through_cache() {
-    case $tool in
-    sccache)
-        farm_epoch=${SOURCE_DATE_EPOCH-} farm_pwd=${PWD-}
-        export farm_epoch farm_pwd
-        SCCACHE_C_CUSTOM_CACHE_BUSTER=$identity
-        export SCCACHE_C_CUSTOM_CACHE_BUSTER
-        if kill -0 "$server" 2>/dev/null; then set -- "$cache" "$@"; fi
-        ;;
-    *)
+    if [ "$tool" != sccache ]; then
         CCACHE_COMPILERCHECK="string:$identity"
         export CCACHE_COMPILERCHECK
-        set -- "$cache" "$@"
-        ;;
-    esac
-    [ -n "${farm_names-}" ] || exec "$@"
-    exec 4>&1 5>&2
-    status=$({ { "$@" 2>&1 >&4 3>&-; echo $? >&3; } | sed -e "$readable" >&5; } 3>&1)
+        exec "$cache" "$@"
+    fi
+    farm_epoch=${SOURCE_DATE_EPOCH-} farm_pwd=${PWD-}
+    SCCACHE_C_CUSTOM_CACHE_BUSTER=$identity
+    export farm_epoch farm_pwd SCCACHE_C_CUSTOM_CACHE_BUSTER
+    if kill -0 "$server" 2>/dev/null; then
+        started "$cache" "$@"
+        if [ "$status" -eq 0 ] || kill -0 "$server" 2>/dev/null; then exit "$status"; fi
+    fi
+    # It is gone; what it left running may still write the same object.
+    kill -KILL -- "-$server" 2>/dev/null
+    started "$@"
     exit "$status"
 }

@@ -1,9 +1,11 @@
-"""Never an old object: each change is compiled through the cache and without it, and the objects are equal."""
+"""Never an old object: what is compiled through the cache equals what the compiler alone gives."""
 
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -110,7 +112,7 @@ def test_the_order_of_options(
 
 
 def compiler(folder: Path, version: int) -> tuple[Path, str]:
-    """A compiler that is g++ with another constant: its program, and its identity as the toolchain tells it."""
+    """A compiler that is g++ with another constant: its program, and its identity."""
     path = folder / "g++"
     folder.mkdir(exist_ok=True)
     path.write_text(f'#!/bin/sh\nexec "{GXX}" -DBUILTIN_VERSION={version} "$@"\n')
@@ -191,8 +193,6 @@ def test_a_header_that_differs_in_the_other_folder(twin: Twin) -> None:
 
 
 def test_headers_of_the_environment_are_found_from_anywhere(twin: Twin) -> None:
-    import sysconfig
-
     include = sysconfig.get_path("include")
     if not include.startswith(sys.prefix):
         pybind = Path(sys.prefix).rglob("pybind11/include")
@@ -204,8 +204,6 @@ def test_headers_of_the_environment_are_found_from_anywhere(twin: Twin) -> None:
 
 def test_preprocessing_that_the_build_asks_for_is_as_without(twin: Twin, tmp_path: Path) -> None:
     """``-E -P`` of a build gives what the compiler gives; the cache's own ``-P`` is another thing."""
-    import subprocess
-
     bench = Bench(tmp_path / "build").write(a__cc="// one\nint f();\n\n\nint g();\n")
     for options in (("-E",), ("-E", "-P"), ("-E", "-dM"), ("--version",), ("-print-prog-name=as",)):
         argv = (*options, *(() if options[0].startswith("--") else (str(bench.source / "a.cc"),)))
@@ -222,8 +220,6 @@ def test_preprocessing_that_the_build_asks_for_is_as_without(twin: Twin, tmp_pat
 
 
 def test_a_wrong_source_fails_with_the_compilers_words(twin: Twin, tmp_path: Path) -> None:
-    import subprocess
-
     bench = Bench(tmp_path / "build").write(a__cc="int f( { return 1; }\n")
     with bench.cached(twin.session) as cached:
         argv = (cached.build.environment["CXX"], "-c", *bench.maps, str(bench.source / "a.cc"))
