@@ -277,7 +277,9 @@ class Schedule:
         return Decision(
             starts=tuple(Start(node.item.name, number) for node, number in starts),
             waits={node.item.name: why for node, why in here.skipped},
+            otherwise=PRESSURE if room.pressure else TOKENS,
             wanted=self._wanted(here),
+            withhold=room.pressure,
         )
 
     @property

@@ -363,4 +363,4 @@ def test_ten_thousand_tasks_take_about_a_second() -> None:
     spent = time.process_time() - started
     assert len(seen.ended) == 10_000
     assert math.isfinite(seen.span)
-    assert spent < 5.0  # about 1 s on an idle machine
+    assert spent < 10.0  # about 1 s on an idle machine
