@@ -235,14 +235,18 @@ def cold_cell(setting: Setting) -> Result:
     options = [*one_cell(python), "--declare", str(declaration), "--libs", ",".join(names)]
     plain: list[PlainCell] = []
     runs: list[FarmRun] = []
-    with watched_load() as load:
-        for index in range(setting.repeats):
-            plain.append(in_scratch(prepared))
-            runs.append(setting.farm(f"p4-{index}").wheel(*options, out=setting.out(f"p4-{index}")))
-    return _cold_result(plain, runs, load.others)
+    left: list[float] = []
+    for index in range(setting.repeats):
+        plain.append(in_scratch(prepared))
+        farm = setting.farm(f"p4-{index}")
+        with watched_load() as load:
+            runs.append(farm.wheel(*options, out=setting.out(f"p4-{index}")))
+        left.append(cpus() - load.others)
+    return _cold_result(plain, runs, median(left))
 
 
-def _cold_result(plain: Sequence[PlainCell], runs: Sequence[FarmRun], busy: float) -> Result:
+def _cold_result(plain: Sequence[PlainCell], runs: Sequence[FarmRun], left: float) -> Result:
+    """``left`` are the cores that other programs left to the farm."""
     work = median(cell.cpu for cell in plain)
     path = median(critical_path(cell) for cell in plain)
     bound = max(path, work / cpus())
@@ -262,9 +266,11 @@ def _cold_result(plain: Sequence[PlainCell], runs: Sequence[FarmRun], busy: floa
             f"of it wheel {median(run.stage('wheel') for run in runs):.1f} s; "
             f"utilisation {100 * work / (wall * cpus()):.0f} %",
             f"baseline {baseline:.1f} s; ratio farm : baseline {wall / baseline:.3f}",
-            others(busy),
+            others(cpus() - left),
+            f"with the {left:.2f} cores that were left: {wall / max(path, work / left):.2f} x",
         ),
         {
+            "cores_left": left,
             "farm": [run.seconds for run in runs],
             "inside": [run.inside for run in runs],
             "baseline": [cell.seconds for cell in plain],

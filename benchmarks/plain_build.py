@@ -178,7 +178,7 @@ def _compilers(
         )
         return toolchain.environment(), tuple(map(str, toolchain.path_entries()))
     if any(library.needs_host_compiler for library in libraries):
-        return host_toolchain(os.environ).environment(), ()
+        return host_toolchain(os.environ, cache_dir).environment(), ()
     return {}, ()
 
 
