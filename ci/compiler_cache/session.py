@@ -49,8 +49,8 @@ _CLIENT = {
     # folder.
     "SCCACHE_DIRECT": "false",
 }
-_NO_OTHER_SERVER = {"SCCACHE_DIR": "/dev/null/none"}
-"""A client that finds no server starts one; with this it cannot, and the launcher starts the compiler."""
+_NO_OTHER_SERVER = {"SCCACHE_DIR": "/dev/null/none", "SCCACHE_IDLE_TIMEOUT": "1"}
+"""A client that finds no server starts one. With this it keeps nothing, and is gone after a second."""
 
 
 @dataclass

@@ -52,7 +52,8 @@ def servers(folder: Path) -> list[int]:
                 said = (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if b"SCCACHE_START_SERVER=1" in said and os.fsencode(folder) in said:
+            # One that a client starts has its variables from there.
+            if b"SCCACHE_SERVER_UDS=" + os.fsencode(folder) in said and b"_START_SERVER=" in said:
                 found.append(int(entry.name))
     return found
 
@@ -128,6 +129,18 @@ def test_a_server_that_dies_costs_only_the_cache(tmp_path: Path) -> None:
     assert len(warned) == 1
     assert "its server ended before the build" in warned[0]
     assert servers(tmp_path) == []
+
+
+def test_a_client_without_a_server_leaves_none(tmp_path: Path) -> None:
+    """Of a build that goes on when the farm was killed; its launchers may have looked a moment before."""
+    made, _ = session("sccache", tmp_path / "cache")
+    bench = Bench(tmp_path / "build").write(**TEXT)
+    with bench.cached(made) as cached:
+        environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **cached.build.environment}
+    argv = (str(usable("sccache").path), str(GXX), "-c", str(bench.source / "a.cc"))
+    subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, check=False)
+    assert len(servers(tmp_path)) == 1
+    assert gone(tmp_path)
 
 
 def test_a_server_of_the_user_is_left_alone(tmp_path: Path) -> None:
