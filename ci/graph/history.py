@@ -148,7 +148,7 @@ class History:
                 tuple(_observation(item) for item in values["observations"][-KEPT:]),
                 _key(values["key"]),
             )
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return _Record()
 
     def _write(self, name: str, record: _Record) -> None:
