@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Protocol
 
 from ci.errors import LibraryBuildError
-from ci.graph.model import Cached, Demand, Done, Grant, Task
+from ci.graph.model import Cached, Demand, Done, Expected, Grant, Task
 from ci.graph.step import LibraryStep, StepResult
 from ci.pipeline.libraries import (
     LIBRARY,
     cause_of,
+    first_guess,
     history_of,
     library_steps,
     obtain_environment,
@@ -126,9 +127,18 @@ class HostCell:
             name=f"{LIBRARY} {step.library.name} {step.key.digest[:12]}",
             kind=LIBRARY,
             run=partial(self._build, step, cell),
-            demand=Demand(self.run.expected(step.history, LIBRARY), most_tokens=most),
+            demand=Demand(self._expected(step), most_tokens=most),
             history=step.history,
         )
+
+    def _expected(self, step: LibraryStep) -> Expected:
+        """As learnt; what is kept already takes no time; else a guess from the sources."""
+        if self.run.store.holds(step.key):
+            return Expected(0.1, 0.1, 0)
+        known = self.run.history.expected(step.history)
+        if known is not None:
+            return known
+        return first_guess(step.library, Path(step.request.source), self.run.pool.tokens)
 
     def _build(self, step: LibraryStep, cell: str, grant: Grant) -> Done:
         result = run_library(step, self.run, grant, self.logs / f"{step.library.name}.log", cell)

@@ -11,8 +11,9 @@ from ci.environments.lock import BUILD_BASE, Lock, lock_for
 from ci.environments.venv import Environment, cached_environment
 from ci.environments.wanted import build_requirements, import_requirements
 from ci.errors import FarmError, LibraryBuildError, from_os_error
+from ci.graph.history import guess
 from ci.graph.key import library_key
-from ci.graph.model import Grant
+from ci.graph.model import Expected, Grant
 from ci.graph.step import LibraryStep, StepPlace, StepResult, run_step
 from ci.pipeline.plan import CellPlan
 from ci.pipeline.run import Run
@@ -157,6 +158,29 @@ def _nvcc_version(compiler: Toolchain | HostToolchain | None) -> tuple[int, int]
         return (0, 0)
     major, minor = compiler.version.split(".")[:2]
     return int(major), int(minor)
+
+
+CPU_SECONDS = {".cu": 30.0, ".cpp": 6.0, ".cc": 6.0, ".cxx": 6.0, ".c": 1.0}
+"""What a file to compile is guessed to take, before anything is known of it."""
+FRONT_END_SECONDS = 3.0
+
+
+def first_guess(library: EcosystemLibrary, source: Path, tokens: int) -> Expected:
+    """What the build of a library may use that was never built here: by the files that it compiles. It only has
+    to put long work before short work, and what cannot be divided before what can.
+    """
+    work, compiled = FRONT_END_SECONDS, library.needs_cuda_compiler or library.needs_host_compiler
+    for path in source.rglob("*") if compiled else ():
+        work += CPU_SECONDS.get(path.suffix, 0.0)
+    at_once = tokens if library.parallelism != "nothing" else 1
+    usual = guess(LIBRARY)
+    seconds = min(work / at_once, MOST_SECONDS)
+    peak = usual.peak_bytes if library.needs_cuda_compiler else usual.peak_bytes // 4
+    return Expected(seconds, min(work, MOST_SECONDS), peak)
+
+
+MOST_SECONDS = 3600.0
+"""Trees hold examples and tests that nobody compiles: a guess says no more than this."""
 
 
 def history_of(library: EcosystemLibrary, target: Target) -> str:
