@@ -166,8 +166,8 @@ FRONT_END_SECONDS = 3.0
 
 
 def first_guess(library: EcosystemLibrary, source: Path, tokens: int) -> Expected:
-    """What the build of a library may use that was never built here: by the files that it compiles. It only has
-    to put long work before short work, and what cannot be divided before what can.
+    """What the build of a library may use that was never built here, by the files that it compiles. It only
+    has to put long work before short work, and what cannot be divided before what can.
     """
     work, compiled = FRONT_END_SECONDS, library.needs_cuda_compiler or library.needs_host_compiler
     for path in source.rglob("*") if compiled else ():
