@@ -4,7 +4,7 @@ The oldest versions that are taken, and why:
 
 - sccache 0.16.0: the first that understands nvcc's ``--dependency-output``, which torch's and Paddle's
   builders pass; before, it took the dependency file for a second source, and cached none of those calls
-  (pull request 2708 of mozilla/sccache). It also has ``SCCACHE_BASEDIRS`` (0.14.0).
+  (pull request 2708 of mozilla/sccache).
 - ccache 4.7: the first with ``remote_storage`` under that name (release notes of 4.7). It is not used for
   nvcc at all, whatever its version: see :data:`~ci.compiler_cache.model.NVCC_BEHIND_CCACHE`. Its handling
   of nvcc's long dependency options also came late (4.12.3), and old ones called four fifths of nvcc's calls
