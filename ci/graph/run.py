@@ -97,38 +97,6 @@ class Silence:
         """Nothing."""
 
 
-class Listeners:
-    """Several listeners as one."""
-
-    def __init__(self, *listeners: Listener) -> None:
-        self._all = listeners
-
-    def started(self, task: Task, grant: Grant, at: float) -> None:
-        """Tell all."""
-        for one in self._all:
-            one.started(task, grant, at)
-
-    def waiting(self, name: str, reason: str, at: float) -> None:
-        """Tell all."""
-        for one in self._all:
-            one.waiting(name, reason, at)
-
-    def retried(self, name: str, error: KilledForMemoryError, at: float) -> None:
-        """Tell all."""
-        for one in self._all:
-            one.retried(name, error, at)
-
-    def ended(self, outcome: Outcome) -> None:
-        """Tell all."""
-        for one in self._all:
-            one.ended(outcome)
-
-    def progress(self, progress: Progress) -> None:
-        """Tell all."""
-        for one in self._all:
-            one.progress(progress)
-
-
 class Several:
     """Passes on to several listeners what one hears."""
 

@@ -30,7 +30,7 @@ from ci.graph.model import (
     Task,
     Usage,
 )
-from ci.graph.run import Listeners, Progress, Silence, run_tasks
+from ci.graph.run import Progress, Several, Silence, run_tasks
 from ci.graph.schedule import GraphError
 
 GIB = 1024**3
@@ -101,7 +101,7 @@ def test_values_tasks_that_come_later_and_their_order(pool: TokenPool) -> None:
     first = task("first", run=lambda grant: Done(1, more=late))
     heard, other = Heard(), Heard()
     outcomes = run_tasks(
-        [first, task("second")], pool=pool, machine=machine, listener=Listeners(heard, other)
+        [first, task("second")], pool=pool, machine=machine, listener=Several(heard, other)
     )
     assert {name: one.value for name, one in outcomes.items()} == {
         "first": 1,
@@ -265,7 +265,7 @@ def test_the_second_attempt_waits_until_there_is_what_it_had(pool: TokenPool) ->
         [task("a", run=run), task("hold", run=hold, peak=2)],
         pool=pool,
         machine=lambda: machine(free=4),
-        listener=Listeners(heard, Releasing()),
+        listener=Several(heard, Releasing()),
     )
     assert "a waits: memory: needs 5.0 GiB, 2.0 GiB free" in heard.lines
     assert heard.lines.index("hold done") < heard.lines.index("a done")
