@@ -69,8 +69,8 @@ class Build:
 
     @property
     def shown(self) -> str:
-        """What came of the compilers' calls, for a report."""
-        return self.stats.shown
+        """What came of the compilers' calls, and what was not cached and why, for a report."""
+        return "; ".join(text for text in (self.stats.shown, *self.remarks) if text)
 
 
 class Session:

@@ -286,7 +286,7 @@ def _placed(
     step: LibraryStep, place: StepPlace, grant: Grant, work: Path
 ) -> build_steps.BuildRequest:
     """The request with its folders, its jobs and what goes in front of its compilers."""
-    flags = nvcc_flags(step.nvcc, grant.jobserver, min(step.device_targets, grant.tokens))
+    flags = nvcc_flags(step.nvcc, grant.jobserver, step.device_targets)
     added = {"NVCC_PREPEND_FLAGS": " ".join(flags)} if flags else {}
     return replace(
         step.request,
