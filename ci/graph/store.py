@@ -57,6 +57,8 @@ LAYOUT = "v2"
 LOCK_SECONDS = 300.0
 """Nobody holds the store's lock so long; whoever does has stopped."""
 POLL_SECONDS = 0.1
+FLUSH_SECONDS = 60.0
+STOPPED_SECONDS = 5.0
 RESCAN_SECONDS = 300.0
 LASTING_BYTES = 64 * 1024
 """From this size on a content is on the disk before its entry is: it may have taken hours to compile. Of
@@ -128,7 +130,8 @@ class Store:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        """Wait for uploads; not for long when the run failed or was stopped."""
+        self.close(FLUSH_SECONDS if kind is None else STOPPED_SECONDS)
 
     # -- one result --------------------------------------------------------------------------------
 
@@ -268,13 +271,13 @@ class Store:
         """
         return collect(self, target, dry_run=dry_run)
 
-    def flush(self, timeout: float = 60.0) -> bool:
+    def flush(self, timeout: float = FLUSH_SECONDS) -> bool:
         """Wait for the uploads that :meth:`put` began; false (and told) when some did not end in time."""
         return self.remote is None or self.remote.flush(timeout)
 
-    def close(self) -> None:
+    def close(self, timeout: float = FLUSH_SECONDS) -> None:
         """Wait for uploads (see :meth:`flush`), and give the lease back."""
-        self.flush()
+        self.flush(timeout)
         self.leases.close()
 
     def entry_path(self, digest: str) -> Path:

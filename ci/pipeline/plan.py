@@ -18,7 +18,7 @@ from ci.pipeline.inside import offer_of_image
 from ci.registry import MATRIX, EcosystemLibrary, Selection, known_names, libraries_of
 from ci.registry import select as select_libraries
 from ci.sources.override import Override, parse_overrides
-from ci.toolchain import describe, find_python, require_python
+from ci.toolchain import ask_ahead, describe, find_python, require_python
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,9 @@ def _choose_pythons(cells: Sequence[Cell], place: Place, *, every: bool) -> tupl
     newest Python that this host (or the image) has; newer ones that it lacks are noted, not dropped in
     silence.
     """
+    if not isinstance(place, ContainerPlace):
+        newest_first = sorted({cell.python for cell in cells}, key=version_key, reverse=True)
+        ask_ahead(newest_first if every else newest_first[:1], os.environ)
     if every:
         return tuple(_with_interpreter(cell, place, ()) for cell in cells)
     groups: dict[tuple[str, str], list[Cell]] = {}

@@ -10,7 +10,6 @@ from ci.errors import (
 )
 from ci.graph.model import Outcome
 from ci.matrix.model import Cell
-from ci.pipeline.container_cells import planned_commands
 from ci.pipeline.plan import CellPlan, WheelRequest, compiler_offers, plan_cells
 from ci.pipeline.reproduce import wheel_command
 from ci.pipeline.state import CellState, RepairedWheel
@@ -35,6 +34,10 @@ def planned_report(request: WheelRequest) -> RunReport:
 
 
 def _planned_cell(plan: CellPlan, offers: Mapping[str, Mapping[str, object]]) -> CellReport:
+    from ci.pipeline.container_cells import (
+        planned_commands,  # takes long, and only a dry run needs it
+    )
+
     offer = offers[plan.cell.cuda] if plan.needs_compiler else None
     rows = [_planned_row(plan, library) for library in plan.selection.selected]
     problems = build_utils.submodule_problems(

@@ -14,7 +14,6 @@ from ci.executors.preflight import check_disk, check_places
 from ci.graph.model import Done, Grant, Outcome, Task
 from ci.graph.trace import chrome_trace, write_trace
 from ci.pipeline.cell_tasks import CellTasks, HostCell
-from ci.pipeline.container_cells import ContainerCell
 from ci.pipeline.plan import CellPlan, WheelRequest, check_toolchains, plan_cells
 from ci.pipeline.rows import cell_report, next_command, task_row
 from ci.pipeline.run import Run, opened
@@ -90,8 +89,13 @@ def _cell(plan: CellPlan, run: Run) -> CellTasks:
     work, logs = run.work / plan.cell.id, run.request.out_dir / "logs" / plan.cell.id
     work.mkdir()
     logs.mkdir(parents=True, exist_ok=True)
-    kind = ContainerCell if isinstance(plan.place, ContainerPlace) else HostCell
-    return kind(state, run, work, logs)
+    if not isinstance(plan.place, ContainerPlace):
+        return HostCell(state, run, work, logs)
+    from ci.pipeline.container_cells import (
+        ContainerCell,  # takes long, and the host needs none of it
+    )
+
+    return ContainerCell(state, run, work, logs)
 
 
 def _report(cell: CellTasks, outcomes: Mapping[str, Outcome]) -> CellReport:

@@ -14,7 +14,8 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -65,6 +66,14 @@ def ask(environ: Mapping[str, str], *argv: str, shown: str = "") -> tuple[str, s
     if question not in _ANSWERS:
         _ANSWERS[question] = _ask(environ, argv, shown)
     return _ANSWERS[question]
+
+
+def ask_ahead(pythons: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Ask the Pythons and compilers that a run is going to ask, all at once: answers are remembered."""
+    with ThreadPoolExecutor(max_workers=len(pythons) + 1) as threads:
+        threads.submit(probe, environ)
+        for wanted in pythons:
+            threads.submit(find_python, wanted, environ)
 
 
 _ANSWERS: dict[object, tuple[str, str]] = {}
