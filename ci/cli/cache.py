@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from ci.cli.options import _memory, cache_option, json_option, not_empty, print_json
+from ci.cli.options import cache_option, json_option, memory_size, not_empty, print_json
 from ci.errors import FindingError
 from ci.report.console import megabytes, print_table
 
@@ -45,7 +45,7 @@ def cache_verb(parser: argparse.ArgumentParser) -> None:
     )
     collect.add_argument(
         "--limit",
-        type=_memory,
+        type=memory_size,
         default=os.environ.get("PADDLEFLEET_FARM_CACHE_LIMIT") or None,
         metavar="SIZE",
         help="how much may stay, such as 20g (PADDLEFLEET_FARM_CACHE_LIMIT); without: all that is whole",

@@ -104,7 +104,7 @@ def executor_options(parser: argparse.ArgumentParser) -> None:
     add("--image", default="", metavar="REF", help="another image than the farm's own for its CUDA")
     add("--network", default="", help="the network of containers (docker run --network)")
     add("--cpus", type=_cpu_limit, help="CPUs that a container may use, such as 4 or 1.5")
-    add("--memory", type=_memory, help="memory that a container may use, such as 16g")
+    add("--memory", type=memory_size, help="memory that a container may use, such as 16g")
 
 
 def container_options(arguments: argparse.Namespace) -> ContainerOptions:
@@ -132,7 +132,8 @@ def _cpu_limit(text: str) -> float:
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
-def _memory(text: str) -> int:
+def memory_size(text: str) -> int:
+    """An option's value as bytes: ``16g``, ``512MiB``; powers of 1024."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
     if match is None or float(match[1]) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not an amount of memory, such as 16g")
@@ -190,7 +191,7 @@ def store_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--cache-limit",
-        type=_memory,
+        type=memory_size,
         default=os.environ.get("PADDLEFLEET_FARM_CACHE_LIMIT") or None,
         metavar="SIZE",
         help="the most that kept results may take, such as 20g (PADDLEFLEET_FARM_CACHE_LIMIT)",
