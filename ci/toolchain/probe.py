@@ -16,6 +16,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,8 @@ CUDA_ROOTS_VARIABLE = "PADDLEFLEET_FARM_CUDA_ROOTS"
 
 DEFAULT_CUDA_ROOTS = "/usr/local"
 _ASK_SECONDS = 60.0
+AT_ONCE = 4  # questions that are asked at the same time
+LIKELY = 2  # Pythons that are asked ahead: a shim may refuse, and what is behind it be the next
 _WRAPPERS = ("ccache", "sccache")
 _RELEASE = re.compile(r"release (\d+\.\d+), V([\d.]+)")
 _CLANG_VERSION = re.compile(r"clang version (\d+(?:\.\d+)*)")
@@ -70,10 +73,17 @@ def ask(environ: Mapping[str, str], *argv: str, shown: str = "") -> tuple[str, s
 
 def ask_ahead(pythons: Sequence[str], environ: Mapping[str, str]) -> None:
     """Ask the Pythons and compilers that a run is going to ask, all at once: answers are remembered."""
-    with ThreadPoolExecutor(max_workers=len(pythons) + 1) as threads:
+    candidates = {
+        path: (wanted, origin, path, environ)
+        for wanted in pythons
+        for origin, path in islice(
+            (item for item in _local_pythons(wanted, environ) if _executable(item[1])), LIKELY
+        )
+    }
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as threads:
         threads.submit(probe, environ)
-        for wanted in pythons:
-            threads.submit(find_python, wanted, environ)
+        for question in candidates.values():
+            threads.submit(_ask_python, *question)
 
 
 _ANSWERS: dict[object, tuple[str, str]] = {}
@@ -434,6 +444,12 @@ def require_python(wanted: str, environ: Mapping[str, str] | None = None) -> Pat
 
 
 def _python_candidates(wanted: str, environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    yield from _local_pythons(wanted, environ)
+    yield from _uv_pythons(wanted, environ)
+
+
+def _local_pythons(wanted: str, environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """Those that lie where one would look; nothing is run to find them."""
     name = f"python{wanted}"
     if "{}.{}".format(*sys.version_info[:2]) == wanted:
         yield "this interpreter", _outside_venv(name)
@@ -447,7 +463,6 @@ def _python_candidates(wanted: str, environ: Mapping[str, str]) -> Iterator[tupl
     yield "/opt/python", Path("/opt/python") / f"{tag}-{tag}" / "bin" / "python"
     for folder in path_folders(environ):
         yield "PATH", folder / "python3"
-    yield from _uv_pythons(wanted, environ)
 
 
 def _outside_venv(name: str) -> Path:
