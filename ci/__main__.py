@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -10,6 +11,9 @@ from types import FrameType
 from typing import NoReturn
 
 from ci.errors import ConfigError, FarmError, InterruptedRunError, from_os_error
+
+SELDOM = (100_000, 50, 50)
+"""When the collector looks: starting makes many objects, and nearly all of them stay."""
 
 
 def _terminated(_number: int, _frame: FrameType | None) -> None:
@@ -20,6 +24,7 @@ def _terminated(_number: int, _frame: FrameType | None) -> None:
 def main(argv: list[str]) -> int:
     """Run a verb; print an error where it belongs; return the exit code of ``ci.errors``."""
     signal.signal(signal.SIGTERM, _terminated)
+    gc.set_threshold(*SELDOM)
     try:
         return _run_verb(argv)
     except FarmError as error:

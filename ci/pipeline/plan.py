@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ci.errors import ConfigError, ToolchainError, raise_together
 from ci.executors.choice import ContainerPlace, Place, check_name, choose_place
-from ci.executors.engine import find_engine
-from ci.executors.model import ContainerOptions, ImageFacts
+from ci.executors.model import ContainerOptions, Engine, ImageFacts
 from ci.matrix.load import load
 from ci.matrix.model import Cell, Decision, version_key
 from ci.matrix.resolve import resolve, select
@@ -110,7 +109,7 @@ def plan_cells(request: WheelRequest) -> tuple[CellPlan, ...]:
     )
     overrides = parse_overrides(request.sources, [library.name for library in libraries])
     cudas = [cell.cuda for cell in cells]
-    place = choose_place(request.executor, cudas, request.container, os.environ, find_engine)
+    place = choose_place(request.executor, cudas, request.container, os.environ, _find_engine)
     plans = []
     for chosen in _choose_pythons(cells, place, every=bool(request.tier or request.python)):
         selection = select_libraries(libraries, chosen.cell, request.libs, overrides)
@@ -119,6 +118,12 @@ def plan_cells(request: WheelRequest) -> tuple[CellPlan, ...]:
         plans.append(CellPlan(chosen, selection, overrides, request, place))
     _refuse_unused_overrides(plans, overrides)
     return tuple(plans)
+
+
+def _find_engine(name: str, environ: Mapping[str, str]) -> Engine:
+    from ci.executors.engine import find_engine  # the host executor needs none of it
+
+    return find_engine(name, environ)
 
 
 def _checked_request(
