@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ci.compiler_cache.choice import choose, probe
 from ci.errors import ConfigError
 from ci.executors.choice import ContainerPlace, Place
 from ci.executors.preflight import check_disk, check_places
@@ -37,6 +39,7 @@ def build_wheels(request: WheelRequest, narrator: Narrator) -> RunReport:
     check_toolchains(plans)
     check_submodules(_libraries(plans, overridden=False))
     _check_folders(request)
+    _check_compiler_cache(plans[0].place, request)
     with opened(request, narrator) as run:
         cells = [_cell(plan, run) for plan in plans]
         outcomes = run.execute(
@@ -127,6 +130,12 @@ def _check_engine(place: Place, request: WheelRequest) -> None:
     if isinstance(place, ContainerPlace):
         check_places(place.engine.facts, (REPOSITORY, request.cache_dir, request.out_dir))
         check_disk(place.engine.facts, ENGINE_BYTES)
+
+
+def _check_compiler_cache(place: Place, request: WheelRequest) -> None:
+    """Refuse a compiler cache that was asked for by name and cannot be used; in images it is the image's."""
+    if request.compiler_cache != "auto" and not isinstance(place, ContainerPlace):
+        choose(request.compiler_cache, probe(os.environ))
 
 
 def _check_writable(option: str, folder: Path) -> None:

@@ -102,6 +102,21 @@ def test_cuda_12_without_a_compiler_is_refused_with_three_ways_to_get_one(
     assert not out.exists() or wheels_below(out) == []
 
 
+def test_a_compiler_cache_that_is_asked_for_and_not_there_is_refused_before_anything_runs(
+    farm: Farm, tmp_path: Path, bare_path: str
+) -> None:
+    ran = farm.run(
+        "wheel", "--cuda", "13.0", "--set", "templates", "--executor", "host", "--json",
+        "--compiler-cache", "ccache", "--out-dir", str(tmp_path / "dist"),
+        env={"PATH": bare_path},
+    )  # fmt: skip
+    assert ran.returncode == 3, ran.stdout + ran.stderr
+    error = ran.document["error"]
+    assert "ccache" in error["message"]
+    assert error["next_step"]
+    assert not (tmp_path / "dist" / "report.json").exists()
+
+
 def test_everything_wrong_on_one_line_is_told_at_once(farm: Farm, tmp_path: Path) -> None:
     ran = farm.run(
         "wheel", "--cuda", "13.0", "--set", "templates", "--source", "fusednorm=path:x",
