@@ -150,8 +150,10 @@ def _suite_key(state: CellState) -> Key:
 
 
 def interpreter_identity(plan: CellPlan) -> str:
-    """The Python of a suite's environment: down to its patch level, and where it is."""
-    return f"CPython {plan.chosen.interpreter_version} {plan.chosen.interpreter}"
+    """The Python of a suite's environment: its patch level and what it was built with, not where it is: in
+    a container that cibuildwheel drives, the same one is found at another place.
+    """
+    return plan.chosen.compiles_as
 
 
 def _run_suite(state: CellState, place: WheelPlace) -> None:
