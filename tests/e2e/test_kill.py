@@ -21,7 +21,7 @@ from .conftest import REPOSITORY, call
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-KILLS = 12
+KILLS = 6
 SEED = 5
 
 
