@@ -91,6 +91,8 @@ def from_bytes(data: bytes, digest: str) -> Entry:
         body = document["entry"]
         if document["sha256"] != hashlib.sha256(_dump(body)).hexdigest():
             raise BadEntryError("its own hash does not fit: it was changed")
+        if data != _dump(document) + b"\n":  # the same values in other letters: \u00FC for \u00fc
+            raise BadEntryError("it is not as entries are written: it was changed")
         if body["schema"] != SCHEMA or body["key"] != digest:
             raise BadEntryError("it is the entry of another key, or of another farm's format")
         entry = Entry(

@@ -130,3 +130,19 @@ def test_one_changed_bit_is_found(
             place / "result"
         )
         shutil.rmtree(place / "store")
+
+
+def test_the_same_entry_in_other_letters_is_not_as_it_was_put() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        told: list[str] = []
+        place, key = Path(name), Key.of({"tree": "any"})
+        write(place / "result", {"ünï": ("file", b"1")})
+        store = Store(place / "store", warn=told.append)
+        store.put(key, place / "result", {})
+        path = store.entry_path(key.digest)
+        data = path.read_bytes()
+        assert b"\\u00fc" in data
+        path.chmod(0o644)
+        path.write_bytes(data.replace(b"\\u00fc", b"\\u00FC"))
+        assert store.get(key) is None
+        assert "it was changed" in told[0]

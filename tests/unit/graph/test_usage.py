@@ -45,7 +45,7 @@ def test_the_time_of_children_that_have_ended_counts(tmp_path: Path) -> None:
     (tmp_path / "burn.py").write_text(code)
     burn = f"{sys.executable} -S {tmp_path}/burn.py"
     used = measured(Command(("sh", "-c", f"{burn}; {burn} & {burn}; wait")), tmp_path / "log")
-    assert 0.9 <= used.cpu_seconds < 2.5
+    assert 0.85 <= used.cpu_seconds < 2.5  # each of the three is counted in ticks of 10 ms
 
 
 def test_memory_is_summed_over_the_tree_and_kept_at_its_peak(tmp_path: Path) -> None:

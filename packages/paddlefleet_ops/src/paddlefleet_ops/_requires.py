@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 
 Version = tuple[int, ...]
 
@@ -33,12 +32,21 @@ def format_version(version: Version) -> str:
     return ".".join(str(part) for part in version)
 
 
-@lru_cache(maxsize=256)
 def parse_condition(text: str) -> tuple[tuple[str, Version], ...]:
     """``">=3.12,<3.14"`` as pairs of operator and version; an empty text has none.
 
     Raises :class:`ValueError` that names the clause which cannot be read.
     """
+    if text not in _CONDITIONS:
+        _CONDITIONS[text] = _parsed(text)
+    return _CONDITIONS[text]
+
+
+# Read once: a matrix asks for the conditions of its libraries in each of its cells.
+_CONDITIONS: dict[str, tuple[tuple[str, Version], ...]] = {}
+
+
+def _parsed(text: str) -> tuple[tuple[str, Version], ...]:
     clauses = []
     for clause in filter(None, (part.strip() for part in text.split(","))):
         match = _CLAUSE.match(clause)
