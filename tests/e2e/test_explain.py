@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -32,7 +33,7 @@ PROJECT = (
 def place(tmp_path: Path) -> Path:
     package = tmp_path / "explained" / "explained"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("x = 1\n")
+    (package / "__init__.py").write_text(f"x = {uuid4().hex!r}\n")
     (package.parent / "pyproject.toml").write_text(PROJECT)
     (tmp_path / "declare.py").write_text(DECLARATION % "one")
     return tmp_path
@@ -65,7 +66,6 @@ def status(ran: Ran) -> str:
 
 
 def test_what_explain_says_is_what_a_run_does(farm: Farm, place: Path, cache_dir: Path) -> None:
-    (place / "explained" / "explained" / "__init__.py").write_text(f"x = {place.name!r}\n")
     before = explained(farm, place)
     assert before["explained"]["would"] == "run"
     assert before["wheel"]["would"] == before["import"]["would"] == "depends"
@@ -119,7 +119,6 @@ def test_a_step_that_there_is_not_is_refused_with_those_that_there_are(
 def test_a_library_that_depends_on_no_python_is_built_once_for_all_cells(
     farm: Farm, place: Path
 ) -> None:
-    (place / "explained" / "explained" / "__init__.py").write_text(f"x = 'shared {place.name}'\n")
     ran = farm.run(
         "wheel", *options(place), "--python", "3.10,3.13", "--no-import", "--out-dir", str(place / "dist")
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -37,7 +38,7 @@ setup(name="hungry", version="1", packages=["hungry"])
 @pytest.fixture
 def options(tmp_path: Path) -> tuple[str, ...]:
     (tmp_path / "hungry" / "hungry").mkdir(parents=True)
-    (tmp_path / "hungry" / "hungry" / "__init__.py").write_text(f"x = {tmp_path.name!r}\n")
+    (tmp_path / "hungry" / "hungry" / "__init__.py").write_text(f"x = {uuid4().hex!r}\n")
     (tmp_path / "declare.py").write_text(DECLARATION)
     return (
         "--cuda", "13.0", "--set", "templates", "--declare", str(tmp_path / "declare.py"), "--libs", "hungry",
